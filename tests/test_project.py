@@ -99,14 +99,12 @@ def test_every_imported_library_is_declared(folder: str, declared: list[str]) ->
             imported_packages(path) - set(sys.stdlib_module_names) - {"client_lib", "server_stub"}
         ):
             name = COMES_WITH.get(package, NAME_OF_IMPORT.get(package, package))
-            optional = name in {
-                "torch",
-                "psycopg",
-                "pandas",
-            }  # asked for by name, where they are there
+            # asked for by name, where they are there
+            optional = name in {"torch", "psycopg", "pandas"}
+            # their extras
             optional |= (
                 package in {"hydra", "omegaconf", "submitit"} and path.parent.name == "plugins"
-            )  # their extras
+            )
             assert optional or name in known, (
                 f"{path} imports {package}, which pyproject.toml doesn't name"
             )

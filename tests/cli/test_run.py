@@ -188,9 +188,8 @@ def test_a_program_that_is_told_to_end_takes_its_job_along(
     name = f"told-{signum.name.lower()}"
     line = [*CLI, "run", "--name", name, "train.py"]
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    options["preexec_fn"] = lambda: signal.signal(
-        signum, signal.SIG_DFL
-    )  # the tests may run under nohup
+    # the tests may run under nohup
+    options["preexec_fn"] = lambda: signal.signal(signum, signal.SIG_DFL)
     with subprocess.Popen(line, cwd=script.parent, env=shell, **options) as run:
         assert run.stdout
         assert b"begins" in run.stdout.readline()

@@ -10,9 +10,8 @@ from client_lib.transport import local_server
 
 
 def test_without_the_servers_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        local_server, "LIBRARIES", ("no_such_library",)
-    )  # an install without the extra takes minutes
+    # an install without the extra takes minutes
+    monkeypatch.setattr(local_server, "LIBRARIES", ("no_such_library",))
     with pytest.raises(NotSupported) as refused:
         server.become_server("client-lib serve", ["--port", "0"])
     assert "no_such_library" in refused.value.message

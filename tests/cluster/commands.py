@@ -33,11 +33,8 @@ def argv(name: str, machine: Machine) -> list[str]:
 def environment(name: str, machine: Machine) -> dict[str, str]:
     """All of it: nothing is inherited from whoever started the cluster."""
     search = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "CLUSTER_RUN": str(machine.places.run)}
-    alone = {
-        "HOME": "/",
-        "USER": "root",
-        "KUBECONFIG": "operator.kubeconfig",
-    }  # in a root without /etc/passwd
+    # in a root without /etc/passwd
+    alone = {"HOME": "/", "USER": "root", "KUBECONFIG": "operator.kubeconfig"}
     return {**search, **alone} if name in OPERATORS else search
 
 

@@ -85,9 +85,8 @@ def begun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     vanishing = cluster.fake_nodes(
         2, {"cpu": "2", "memory": "4Gi", "pods": "10"}, prefix="vanishing"
     )
-    for name in (
-        vanishing
-    ):  # a zone of their own: where most of a zone is gone, but not all, Kubernetes evicts nothing
+    # a zone of their own: where most of a zone is gone, but not all, Kubernetes evicts nothing
+    for name in vanishing:
         zone = {"topology.kubernetes.io/zone": "vanishing"}
         cluster.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": zone}})
     reached = ClusterPlace(tmp_path_factory.mktemp("reached"), cluster, "contract-flood")

@@ -65,9 +65,8 @@ def refusing(
     finally:
         for path in reversed(paths):
             api.delete(f"{path}/{name}")
-        for _ in until(
-            30, pause_s=0.1
-        ):  # the API server notices late, and the next test's pods would be refused
+        # the API server notices late, and the next test's pods would be refused
+        for _ in until(30, pause_s=0.1):
             if not _is_refused(would_make):
                 break
 

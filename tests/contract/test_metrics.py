@@ -143,9 +143,8 @@ def test_what_the_time_of_a_job_was_used_for(place: Place) -> None:
     assert info.finished_at is not None
     lived = info.finished_at - info.created_at
     assert used.wall_s == pytest.approx(lived.total_seconds(), abs=0.2)
-    assert used.checkpoints_s == pytest.approx(
-        5.0, abs=1.0
-    )  # one in the first attempt is repeated in the second
+    # one in the first attempt is repeated in the second
+    assert used.checkpoints_s == pytest.approx(5.0, abs=1.0)
     assert used.repeated_s == pytest.approx(1.0, abs=0.5)
     assert used.steps_s >= 3.5
     assert used.unknown_s <= 0.05 * used.wall_s

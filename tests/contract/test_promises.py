@@ -168,9 +168,8 @@ def test_an_exit_code_is_retried_as_often_as_the_job_makes_progress(place: Place
     info = job.info()
     assert (info.state, info.attempt, info.furthest_step) == (State.FAILED, 4, 399), info.message
     assert info.message.endswith("; not retried: exit:1 is not in retry_on")
-    told = [
-        event.message for event in job.events() if "; the next starts in " in event.message
-    ]  # pods wait, too
+    # pods wait, too
+    told = [event.message for event in job.events() if "; the next starts in " in event.message]
     assert (
         "failed: rank 0 ended with exit code 75 (1 of 1 retries); the next starts in 1 s" in told[0]
     )

@@ -175,9 +175,8 @@ def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
     ):
         (root / "new.py").write_text(text)
         if name == "together":
-            monkeypatch.setattr(
-                "client_lib.submit.request.GROUP_BYTES_MAX", 100
-            )  # in place of 32 MiB
+            # in place of 32 MiB
+            monkeypatch.setattr("client_lib.submit.request.GROUP_BYTES_MAX", 100)
         job = Job(
             script=root / "train.py",
             client=local_place.client,

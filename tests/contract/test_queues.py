@@ -90,9 +90,8 @@ def test_jobs_wait_for_the_quota_of_their_queue_in_turn(
     says(third, "2nd of 2 in queue team-a; 0.3 of 0.3 cores of the quota are in use; waits since")
     assert third.info().reason is Reason.QUEUED
     assert place.pods(third) == []
-    other = place.run(
-        "print('ran')\n", instance_type="tiny", queue_name="team-b"
-    )  # its own quota is free
+    # its own quota is free
+    other = place.run("print('ran')\n", instance_type="tiny", queue_name="team-b")
     assert other.info().state is State.SUCCEEDED, other.info().message
     first.cancel()
     prints(second, "up")

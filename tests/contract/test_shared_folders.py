@@ -163,10 +163,8 @@ def test_a_job_that_is_submitted_again_goes_on_from_its_checkpoints(shared: Plac
     first = shared.run(COUNTS)
     second = ended(shared.client.resubmit(str(first.name)))
     assert second.info().state is State.SUCCEEDED, second.info().message
-    for job in (
-        first,
-        second,
-    ):  # each goes on from the first's: a copy, so that neither writes into the other's
+    # each goes on from the first's: a copy, so that neither writes into the other's
+    for job in (first, second):
         again = ended(shared.client.resubmit(str(job.name), n_workers=2))
         printed = [entry.text for entry in again.log_entries(follow=False, stream=["stdout"])]
         assert printed == [f"from {1 if job is first else 2}"] * 2, again.info().message

@@ -93,11 +93,8 @@ def test_two_users_see_none_of_each_others_files(place: Volumes) -> None:
         "found []",
         "found ['tester']",
     ]
-    assert [each.count("script-") for each in said] == [
-        1,
-        1,
-        1,
-    ]  # of all checkpoint folders its own
+    # of all checkpoint folders its own
+    assert [each.count("script-") for each in said] == [1, 1, 1]
     assert place.files("scratch") == ["owners/%4fther/other", "owners/tester/tester"]
 
 
@@ -172,9 +169,8 @@ def test_each_job_has_a_policy_that_selects_its_pods_alone(place: Volumes) -> No
         ]
         own, *others = spec["ingress"][0]["from"]
         assert own == {"podSelector": spec["podSelector"]}
-        assert [sorted(each) for each in others] == [
-            ["ipBlock"]
-        ]  # the server, which is on this machine
+        # the server, which is on this machine
+        assert [sorted(each) for each in others] == [["ipBlock"]]
         job.cancel()
         ended(job)
 

@@ -172,10 +172,8 @@ def test_a_pause_that_writes_no_checkpoint_is_not_known() -> None:
 def test_many_checkpoints_are_not_compared_with_each_step() -> None:
     start, steps = CREATED.timestamp(), 2000
     printed = [(start + at, float(at)) for at in range(steps)]
-    written = [
-        Counted("nan"),
-        *(Counted(start + at + 0.5) for at in range(steps, 0, -4)),
-    ]  # in any order
+    # in any order
+    written = [Counted("nan"), *(Counted(start + at + 0.5) for at in range(steps, 0, -4))]
     events = [event(0, State.PENDING, Reason.QUEUED), event(0, State.RUNNING, Reason.RUNNING)]
     found = split(events, CREATED + timedelta(seconds=steps), {1: Marks((), printed, written)})
     assert sum(found.values()) == pytest.approx(steps)

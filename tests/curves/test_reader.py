@@ -331,9 +331,8 @@ def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
 def test_logs_with_many_entries_leave_the_memory_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int]
 ) -> None:
-    monkeypatch.setattr(
-        curve_reader, "_POINTS", 80
-    )  # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
+    # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
+    monkeypatch.setattr(curve_reader, "_POINTS", 80)
     log, running, until = writer(tmp_path), job(tmp_path), time.monotonic() + 60
     enters(log, 0)
     reader = CurveReader(10**6)

@@ -56,9 +56,8 @@ def comparable(objects: Objects) -> dict[tuple[str, str], dict[str, Any]]:
     found["Deployment", "client-lib-server"]["spec"]["template"]["metadata"].pop(
         "annotations", None
     )
-    found["PersistentVolumeClaim", "client-lib-data"]["metadata"].pop(
-        "annotations", None
-    )  # Helm keeps it
+    # Helm keeps it
+    found["PersistentVolumeClaim", "client-lib-data"]["metadata"].pop("annotations", None)
     if ("Ingress", "client-lib") in found:  # kustomize labels the objects of the base alone
         found["Ingress", "client-lib"]["metadata"].pop("labels", None)
     return {key: each for key, each in found.items() if key[0] not in ("Namespace", "Secret")}

@@ -32,9 +32,8 @@ def of_dockerfile() -> Iterator[str]:
 
 def of_manifests() -> Iterator[str]:
     for path in sorted((ROOT / "k8s").rglob("*.yaml")):
-        if (
-            "{{" not in path.read_text()
-        ):  # a template of the operator, whose image is one of its arguments
+        # a template of the operator, whose image is one of its arguments
+        if "{{" not in path.read_text():
             for document in yaml.safe_load_all(path.read_text()):
                 yield from named(document)
 

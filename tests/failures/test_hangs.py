@@ -100,10 +100,8 @@ def test_the_rank_that_others_wait_for_is_named_with_its_line(
         ([rank(0, SLEEPS), rank(1, WAITS)], {1}),  # rank 0 evaluates or saves
         ([rank(0, SLEEPS), rank(1, WAITS), rank(2, LOADS)], {1, 2}),
         ([rank(0, WAITS), rank(1, WAITS)], {0}),
-        (
-            [rank(0, LOADS), rank(1, WAITS), rank(2, WAITS)],
-            {0},
-        ),  # a coordinator of ranks that are at work
+        # a coordinator of ranks that are at work
+        ([rank(0, LOADS), rank(1, WAITS), rank(2, WAITS)], {0}),
         ([rank(0, SLEEPS), rank(1, SLEEPS)], {0, 1}),  # nobody waits for another rank
         ([rank(0, WAITS)], {0}),
         ([], {0}),

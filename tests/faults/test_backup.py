@@ -34,9 +34,8 @@ class OnSqlite:
             live.backup(copy)  # as `sqlite3 client_lib.db '.backup FILE'`
 
     def restore(self, file: Path) -> str:
-        for torn in self._data.glob(
-            "client_lib.db*"
-        ):  # copied with the volume, while they were written
+        # copied with the volume, while they were written
+        for torn in self._data.glob("client_lib.db*"):
             torn.unlink()
         shutil.copy(file, self._data / "client_lib.db")
         return self.url

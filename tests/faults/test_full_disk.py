@@ -142,9 +142,8 @@ def test_on_a_full_disk_jobs_are_cancelled_and_deleted(
     waiting = [f"waits-{number}" for number in range(10)]
     for name in waiting:
         small.accepted(name, "print('hello')")
-    until(
-        lambda: small.job("sleeps")["state"] == "RUNNING"
-    )  # its launcher needs the disk for its start
+    # its launcher needs the disk for its start
+    until(lambda: small.job("sleeps")["state"] == "RUNNING")
     assert small.job("waits-0")["state"] == "PENDING"
     fill()
     for name in waiting:

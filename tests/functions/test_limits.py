@@ -126,9 +126,8 @@ def test_a_cloudpickle_that_can_t_read_the_function_is_found_before_it_is_called
     assert not (folder / "called").exists()
 
 
-@pytest.mark.parametrize(
-    "make", [threading.Lock, multiprocessing.Lock]
-)  # a TypeError and a RuntimeError
+# a TypeError and a RuntimeError
+@pytest.mark.parametrize("make", [threading.Lock, multiprocessing.Lock])
 def test_what_can_t_travel_is_named(folder: Path, make: Callable[[], object]) -> None:
     lock = make()
     with pytest.raises(

@@ -22,9 +22,8 @@ BOUND = 100_000
 
 @pytest.fixture
 def small(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    monkeypatch.setattr(
-        "server_stub.http.limits.MAX_BODY_BYTES", BOUND
-    )  # constants, and large ones
+    # constants, and large ones
+    monkeypatch.setattr("server_stub.http.limits.MAX_BODY_BYTES", BOUND)
     monkeypatch.setattr("server_stub.service.admission.MAX_SPEC_BYTES", 10_000)
     return start_server(max_snapshot_bytes=BOUND)
 

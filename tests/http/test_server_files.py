@@ -45,9 +45,8 @@ def test_a_second_server_is_refused_with_pid_and_url_of_the_first(tmp_path: Path
         assert str(tmp_path) in refused.value.message
         first.kill()
         first.wait()
-        DirectoryLock(tmp_path).take(
-            facts("1", tmp_path)
-        )  # killed without a word: its lock died with it
+        # killed without a word: its lock died with it
+        DirectoryLock(tmp_path).take(facts("1", tmp_path))
 
 
 def test_a_client_that_looks_at_the_lock_does_not_keep_a_server_from_starting(

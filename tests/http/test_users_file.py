@@ -131,9 +131,8 @@ def test_the_command_refuses_with_a_sentence(
 def test_a_process_without_a_user_name_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(
-        getpass, "getuser", _no_such_user
-    )  # a container that runs under a bare number
+    # a container that runs under a bare number
+    monkeypatch.setattr(getpass, "getuser", _no_such_user)
     assert users_file.local_user() == User(f"uid{os.getuid()}", admin=True)
 
 

@@ -44,9 +44,8 @@ def test_a_gang_that_is_removed_is_over_when_nothing_of_it_lives() -> None:
     views = WorkerView(0, "uid", state="started")
     lives, seen = looked_at(views, pods=True)
     assert not ending.is_over(lives, seen, removed=True)
-    assert not ending.is_over(
-        replace(lives, pods=()), seen, removed=True
-    )  # the operator may make pods still
+    # the operator may make pods still
+    assert not ending.is_over(replace(lives, pods=()), seen, removed=True)
     assert ending.is_over(replace(lives, pods=(), workload=None), seen, removed=True)
 
 

@@ -309,9 +309,8 @@ async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_agai
             "taken back, tries again in 30 s: prepared, and not started: worker 1 has been silent"
         )
     )
-    assert recorded == [
-        None
-    ]  # a server that is killed now goes on with it: nobody else has deleted its workload
+    # a server that is killed now goes on with it: nobody else has deleted its workload
+    assert recorded == [None]
     site.gang.stop(1.0)
     await run
 

@@ -24,11 +24,8 @@ def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
         name + end
         for end in (names.PLAN, names.CODE, names.SECRET, names.ENVIRONMENT, names.POLICY)
     ]
-    pods = [
-        f"{name}-master-0",
-        f"{name}-worker-0",
-        f"{name}-worker-{WORKERS_MAX - 1}",
-    ]  # as the operator names them
+    # as the operator names them
+    pods = [f"{name}-master-0", f"{name}-worker-0", f"{name}-worker-{WORKERS_MAX - 1}"]
     for each in [name, *pods, *made]:
         assert LABEL.fullmatch(each), each
 

@@ -66,10 +66,8 @@ def test_the_pods_of_a_job_are_reached_by_each_other_and_by_the_pods_of_no_other
             "http://client-lib.ns.svc.cluster.local:8080",
             [{"namespaceSelector": NAMESPACE, "podSelector": {"matchLabels": SERVER}}],
         ),
-        (
-            "http://client-lib:8080",
-            [{"podSelector": {"matchLabels": SERVER}}],
-        ),  # in the namespace of the jobs
+        # in the namespace of the jobs
+        ("http://client-lib:8080", [{"podSelector": {"matchLabels": SERVER}}]),
         ("http://10.1.2.3:8000", [{"ipBlock": {"cidr": "10.1.2.3/32"}}]),
         ("https://train.example.com", []),  # a policy knows no names
         (None, []),

@@ -177,9 +177,10 @@ async def test_what_can_not_become_better_is_given_up_at_once(tmp_path: Path) ->
     assert (site.api.tries, site.waited_s, site.said) == (1, 0.0, [])
 
 
+# Kueue's
 @pytest.mark.parametrize(
     "said", ['"{}" not found: it must be created before', "runtime '{}' not found"]
-)  # Kueue's
+)
 async def test_a_runtime_that_is_missing_is_made_and_waited_for(tmp_path: Path, said: str) -> None:
     base = Builder().build("train").objects(TRAINJOB).base
     assert base is not None

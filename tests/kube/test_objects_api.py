@@ -195,9 +195,8 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     place: Place, attempt: Callable[..., Objects]
 ) -> None:
     class Applying(PyTorchJob):
-        applied = Applied(
-            "coordination.k8s.io", "v1", "leases", label="of"
-        )  # for JobSets, which are not there
+        # for JobSets, which are not there
+        applied = Applied("coordination.k8s.io", "v1", "leases", label="of")
 
     kind = Applying()
     place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, kind))

@@ -113,9 +113,8 @@ async def test_one_that_has_the_first_name_keeps_it(cluster: RealCluster) -> Non
 async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: RealCluster) -> None:
     await make(cluster, attempt_of("ann", "full"))
     await make(cluster, attempt_of("bob", "full"))
-    refused, making = await make(
-        cluster, attempt_of("bob", "full")
-    )  # as another server's bob would
+    # as another server's bob would
+    refused, making = await make(cluster, attempt_of("bob", "full"))
     assert refused is not None
     assert (refused.reason, making.uid) == (Reason.START_FAILED, None)
     assert refused.message == (

@@ -196,9 +196,8 @@ def test_every_mount_has_its_volume_and_every_volume_its_object(each: Case) -> N
             for each in volumes.values()
             if "persistentVolumeClaim" in each
         ]
-        assert len(set(claims)) == len(
-            claims
-        )  # a pod with one claim in two volumes may never start
+        # a pod with one claim in two volumes may never start
+        assert len(set(claims)) == len(claims)
         for volume in volumes.values():
             if "configMap" in volume:
                 assert ("ConfigMap", volume["configMap"]["name"]) in there
@@ -240,9 +239,8 @@ def test_what_is_shown_leaves_the_objects_alone_and_says_which_archive_it_is() -
     before = json.dumps(objects.all())
     shown = masked(objects)
     assert json.dumps(objects.all()) == before
-    assert shown[0]["binaryData"]["worker.pyz"].startswith(
-        "6 bytes, sha256 98c4efa37268"
-    )  # as its name ends
+    # as its name ends
+    assert shown[0]["binaryData"]["worker.pyz"].startswith("6 bytes, sha256 98c4efa37268")
 
 
 def test_a_retry_renders_the_same_but_for_its_name_and_number() -> None:

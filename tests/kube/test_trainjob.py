@@ -64,9 +64,8 @@ def test_its_pods_are_those_of_a_pytorch_job(each: Case) -> None:
     theirs, ours = each.objects().workload["spec"], pod_of(objects)
     expected: Object = next(iter(theirs["pytorchReplicaSpecs"].values()))["template"]
     gang = each.cluster.catalogue.gang.scheduler
-    assert ours["spec"].pop("schedulerName", None) == SCHEDULERS.get(
-        gang
-    )  # which the training operator adds itself
+    # which the training operator adds itself
+    assert ours["spec"].pop("schedulerName", None) == SCHEDULERS.get(gang)
     assert ours["spec"].pop("restartPolicy") == (
         "OnFailure" if "elasticPolicy" in theirs else "Never"
     )

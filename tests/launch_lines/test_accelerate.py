@@ -209,11 +209,8 @@ def test_the_variables_are_those_that_accelerate_sets(
     assert {name: theirs.get(name) for name in ours} == ours
 
 
-NOT_OURS = (
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "CUDA_VISIBLE_DEVICES",
-)  # the launcher's and the runtime's
+# the launcher's and the runtime's
+NOT_OURS = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
 PINNING = ("KMP_AFFINITY", "KMP_BLOCKTIME")  # would pin the ranks of a worker to the same cores
 
 

@@ -105,9 +105,8 @@ def test_a_reader_that_goes_away_ends_the_printing(buffering: int) -> None:
     """
     reader, writer = os.pipe()
     os.close(reader)
-    bodies = Bodies(
-        STATE, *[records(("0 stdout", b"x" * 100), begin=n * 1000) for n in range(100)]
-    )  # and no end
+    # and no end
+    bodies = Bodies(STATE, *[records(("0 stdout", b"x" * 100), begin=n * 1000) for n in range(100)])
     with open(writer, "w", buffering) as out:
         with pytest.raises(BrokenPipeError):
             LogOutput("train-1", out, retry_s=5.0).write(bodies, {"follow": "true"})

@@ -208,9 +208,10 @@ def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(
         hub = LogHub(next_logs)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
         await anext(body)
+        # while the reader takes nothing
         written = b"".join(
             writer.append([writer.record(f"line {n}") for n in range(100)]) for _ in range(200)
-        )  # while the reader takes nothing
+        )
         log_server.write_job(tmp_path, state="SUCCEEDED", reason="Completed")
         pieces = [piece async for piece in body]
         records = [frame.data for frame in read_frames(pieces) if isinstance(frame, Records)]

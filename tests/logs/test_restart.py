@@ -36,9 +36,8 @@ def test_a_killed_server_loses_and_repeats_no_line(
             lines = [f"line {len(written) + number}" for number in range(random.randint(1, 50))]
             writer.append([writer.record(line) for line in lines])
             written.extend(lines)
-            time.sleep(
-                0.01
-            )  # enough lines for any moment, and not so many that a busy machine falls behind
+            # enough lines for any moment, and not so many that a busy machine falls behind
+            time.sleep(0.01)
 
     author = threading.Thread(target=write)
     author.start()

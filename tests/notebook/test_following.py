@@ -11,10 +11,8 @@ from client_lib.log_reading.cell import HEAD_LINES, TAIL_LINES
 from client_lib.spec.states import State
 from tests.notebook.kernel import Notebook
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.timeout(400),
-]  # kernels, and in one test the workers of data loaders
+# kernels, and in one test the workers of data loaders
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 SUBMIT = """
     from client_lib import Job

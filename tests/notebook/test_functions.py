@@ -9,10 +9,8 @@ import pytest
 from client_lib import Client
 from tests.notebook.kernel import Notebook
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.timeout(400),
-]  # kernels, and in one test the workers of data loaders
+# kernels, and in one test the workers of data loaders
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 DEFINES = """
     import pickle

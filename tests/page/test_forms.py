@@ -120,9 +120,8 @@ def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -
     drawn = re.findall(
         r'name="key" value="([0-9a-f]{32})" form="resubmit"', visitor.get("/jobs/train").text
     )
-    twice = [
-        {**csrf, "key": drawn[0], "args": args} for args in ("a", "a", "b")
-    ]  # a double click, and another job
+    # a double click, and another job
+    twice = [{**csrf, "key": drawn[0], "args": args} for args in ("a", "a", "b")]
     made = [visitor.post("/jobs/train/resubmit", form).headers["Location"] for form in twice]
     assert (made[0] == made[1], made[0] == made[2]) == (True, False)
     for other in (made[0], made[2]):

@@ -137,9 +137,10 @@ def test_a_loopback_server_has_no_pages_under_other_names(
         assert (
             visitor.get(path, headers={"Host": "localhost:1", "Cookie": cookie}).status_code == 200
         )
+    # by its token
     assert (
         server.as_user("ann")("GET", paths.JOBS, headers={"Host": host or "x"}).status_code == 200
-    )  # by its token
+    )
 
 
 def test_a_name_that_cannot_be_parsed_is_another_name(server: Running) -> None:
@@ -179,10 +180,8 @@ def test_logins_and_logouts_need_no_disk(server: Running, visit: Visit) -> None:
     second = visit(server, "ann")
     assert (second.get("/").status_code, file.read_text()) == (200, kept)
     assert first.post("/logout", {"csrf": first.csrf()}).status_code == 303
-    assert (second.get("/").status_code, file.exists()) == (
-        200,
-        False,
-    )  # no restart brings the first one back
+    # no restart brings the first one back
+    assert (second.get("/").status_code, file.exists()) == (200, False)
 
 
 @pytest.mark.parametrize(

@@ -55,15 +55,13 @@ def test_the_command_opens_a_browser_where_there_is_a_screen(
     server: Running, ui: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(
-        "webbrowser.open", lambda url: opened.append(url) or True
-    )  # the screen of who runs the test
+    # the screen of who runs the test
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path))
     assert ui()[:2] == (0, "")
-    assert opened == [
-        (tmp_path / "login.html").as_uri()
-    ]  # arguments of a process have no code: all accounts read them
+    # arguments of a process have no code: all accounts read them
+    assert opened == [(tmp_path / "login.html").as_uri()]
     assert (tmp_path / "login.html").stat().st_mode & 0o777 == 0o600
     assert f"0;url={server.url}/login?code=" in (tmp_path / "login.html").read_text()
     assert ui("--no-browser")[1].startswith("http://")

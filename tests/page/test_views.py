@@ -82,9 +82,8 @@ def of_texts(text: str) -> str:
         stacks=[text],
         workers=[worker],
     )
-    job = job.model_copy(
-        update={"spec": job.spec.model_copy(update=texts)}
-    )  # also what no request may hold
+    # also what no request may hold
+    job = job.model_copy(update={"spec": job.spec.model_copy(update=texts)})
     event = Event(time=NOW, attempt=1, state=State.FAILED, reason=Reason.EXIT_CODE, message=text)
     file = OutputFile(path=text, size=1, sha256="0" * 64, modified_at=NOW, attempt=1, worker=0)
     left_out = OutputLeftOut(path=text, size=1, why=text, worker=0)

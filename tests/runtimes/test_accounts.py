@@ -565,12 +565,8 @@ def test_jobs_of_a_server_that_did_not_separate_its_users_go_on(folder: Path) ->
 def test_it_does_not_start_for_users_without_an_account(folder: Path, tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
     users_file.add(users, "nobody-knows-me", admin=False)
-    data = (
-        "--data-dir",
-        str(tmp_path / "data"),
-        "--state-dir",
-        str(tmp_path),
-    )  # no other server works there
+    # no other server works there
+    data = ("--data-dir", str(tmp_path / "data"), "--state-dir", str(tmp_path))
     said = Server(folder, "--users-file", str(users), *data).refused()
     assert "this machine has no account for nobody-knows-me" in said
     assert "useradd" in said

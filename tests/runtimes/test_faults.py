@@ -49,10 +49,8 @@ async def test_a_killed_rank_fails_the_attempt_by_its_signal(tmp_path: Path) -> 
         await site.phase(job, "running")
         os.kill(ranks(site, job, 1)[0], signal.SIGKILL)
         end = await site.ended(job)
-    assert end.reason in (
-        Reason.SIGNAL,
-        Reason.OUT_OF_MEMORY,
-    )  # the kernel's counter may grow by another's fault
+    # the kernel's counter may grow by another's fault
+    assert end.reason in (Reason.SIGNAL, Reason.OUT_OF_MEMORY)
     assert "rank 1" in end.message
 
 
@@ -197,9 +195,8 @@ async def test_a_launcher_that_a_full_disk_ends_names_the_disk(tmp_path: Path) -
 async def test_a_frozen_launcher_is_killed_after_the_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "server_stub.runtimes.local.gang.NO_ANSWER_S", 0.3
-    )  # else the test takes 10 s
+    # else the test takes 10 s
+    monkeypatch.setattr("server_stub.runtimes.local.gang.NO_ANSWER_S", 0.3)
     async with running(tmp_path) as site:
         job = site.submit("frozen", "sleep 600", type="binary")
         await site.phase(job, "running")

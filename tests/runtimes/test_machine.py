@@ -118,9 +118,8 @@ def test_marked_processes_are_found_and_killed_wherever_they_went(tmp_path: Path
     other = {**os.environ, MARKER: f"{tmp_path}0"}
     child = subprocess.Popen(["sleep", "600"], env=mine, start_new_session=True)
     stranger = subprocess.Popen(["sleep", "600"], env=other)
-    until(
-        lambda: launcher.leftovers(tmp_path) == [child.pid]
-    )  # /proc may show an environment only after the exec
+    # /proc may show an environment only after the exec
+    until(lambda: launcher.leftovers(tmp_path) == [child.pid])
     assert launcher.kill_leftovers(tmp_path) == [child.pid]
     assert child.wait(10) == -9
     assert launcher.leftovers(tmp_path) == []

@@ -120,9 +120,8 @@ def test_the_gate_forgets_a_group_whose_stopped_members_leave_after_the_running_
             )
         ]
     )
-    jobs = [
-        from_row(row(number, group_id="1")) for number in range(3)
-    ]  # it stops those that it can't read
+    # it stops those that it can't read
+    jobs = [from_row(row(number, group_id="1")) for number in range(3)]
     for job in jobs:
         gate.holds(job)
     assert [gate.leave(job) for job in jobs] == [None, None, None]

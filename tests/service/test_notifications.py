@@ -74,9 +74,8 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        notifications, "PAUSES_S", (0.02, 0.02, 0.02)
-    )  # the bound of tries, without its minutes
+    # the bound of tries, without its minutes
+    monkeypatch.setattr(notifications, "PAUSES_S", (0.02, 0.02, 0.02))
 
 
 async def ends(bench: Bench, name: str = "one", **spec: Any) -> str:

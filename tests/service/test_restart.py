@@ -304,9 +304,8 @@ def test_kill_9_loses_no_answered_submit_and_doubles_none(tmp_path: Path, rounds
         ) as server:
             assert server.stdout
             assert server.stdout.readline() == "up\n"
-            if (
-                number == rounds - 1
-            ):  # on a busy machine the other rounds may be too short for any answer
+            # on a busy machine the other rounds may be too short for any answer
+            if number == rounds - 1:
                 answered.append(server.stdout.readline().strip())
             time.sleep(random.uniform(0.01, 0.3))  # the moment is random on purpose
             os.kill(server.pid, signal.SIGKILL)

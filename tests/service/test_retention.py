@@ -53,9 +53,8 @@ def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
     assert retention.limits(NOW, 24 * GB, 0)[1] == pytest.approx(19.2 * GB)
     assert removed(finished, retention, kept=24 * GB, free=0) == [1]
     assert removed(finished, retention, kept=24 * GB, free=6 * GB) == []
-    assert removed(finished, retention, kept=24 * GB, free=-GB) == [
-        1
-    ]  # more is claimed than is free
+    # more is claimed than is free
+    assert removed(finished, retention, kept=24 * GB, free=-GB) == [1]
 
 
 @given(st.lists(st.integers(0, 10**12)), st.integers(0, 10**12), st.integers(-(10**9), 10**13))

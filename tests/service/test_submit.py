@@ -198,9 +198,8 @@ def test_a_taken_name_is_refused_and_a_missing_one_is_drawn(bench: Bench) -> Non
 def test_a_drawn_name_that_is_taken_is_drawn_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = iter(
-        [b"\0\0\0\0\0", b"\0\0\0\0\0", b"\x08\x42\x10\x84\x21"]
-    )  # base32 of the last: bbbbbbbb
+    # base32 of the last: bbbbbbbb
+    drawn = iter([b"\0\0\0\0\0", b"\0\0\0\0\0", b"\x08\x42\x10\x84\x21"])
     monkeypatch.setattr("secrets.token_bytes", lambda _: next(drawn))
 
     async def run(service: Service) -> None:
@@ -384,9 +383,8 @@ def test_a_database_that_is_full_for_a_while_loses_no_transition(bench: Bench) -
 def test_too_many_jobs_that_are_not_final_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "server_stub.service.submit.MAX_UNFINISHED_JOBS", 2
-    )  # 100 000 jobs would take minutes
+    # 100 000 jobs would take minutes
+    monkeypatch.setattr("server_stub.service.submit.MAX_UNFINISHED_JOBS", 2)
 
     async def run(service: Service) -> None:
         await bench.submit(name="one")

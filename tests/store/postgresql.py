@@ -65,9 +65,8 @@ class Server:
         """
         main = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         stopped: set[int] = set()
-        while (
-            new := {main, *_children(main)} - stopped
-        ):  # until no process has started another one meanwhile
+        # until no process has started another one meanwhile
+        while new := {main, *_children(main)} - stopped:
             for pid in new:
                 os.kill(pid, signal.SIGSTOP)
             stopped |= new
@@ -86,9 +85,8 @@ class Server:
 def server(programs: Path, address: str = "", clients: str = "") -> Iterator[Server]:
     """A running server. `address`: of this machine, listened on beside the socket for `clients`
     (10.0.0.0/8), at PostgreSQL's own port."""
-    folder = Path(
-        tempfile.mkdtemp(prefix="pg-", dir="/tmp")
-    )  # a socket's path may have 107 characters
+    # a socket's path may have 107 characters
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     user = _unprivileged()
     if user:
         os.chown(folder, user.pw_uid, user.pw_gid)

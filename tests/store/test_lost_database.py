@@ -72,9 +72,8 @@ class TestPostgresql:
                     calls = asyncio.gather(
                         *reads, store.write(added, row(2)), return_exceptions=True
                     )
-                    answers = await asyncio.wait_for(
-                        calls, 60
-                    )  # without a bound it waits until the server goes on
+                    # without a bound it waits until the server goes on
+                    answers = await asyncio.wait_for(calls, 60)
                     assert {type(answer) for answer in answers} == {StoreUnavailable}
                 await store.write(added, row(3))
                 assert await stored(store) == [row(1).id, row(3).id]

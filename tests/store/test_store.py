@@ -223,9 +223,8 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
 def test_more_lost_jobs_than_one_statement_takes_are_stored(tmp_path: Path) -> None:
     def add_lost(connection: Connection) -> int:
         sqlite: Any = connection.connection.driver_connection
-        sqlite.setlimit(
-            9, 5000
-        )  # SQLITE_LIMIT_VARIABLE_NUMBER, which is 32766 unless a distribution changes it
+        # SQLITE_LIMIT_VARIABLE_NUMBER, which is 32766 unless a distribution changes it
+        sqlite.setlimit(9, 5000)
         return group_rows.add_lost(
             connection, [NewJob(row(number), {}, None) for number in range(1, 4001)], []
         )

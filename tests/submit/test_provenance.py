@@ -150,11 +150,8 @@ def test_names_of_files_are_read_whatever_git_is_configured_to_write(repository:
         assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
     git(repository, "config", "--unset", "diff.noprefix")
     git(repository, "add", "-A")
-    for option in (
-        "diff.noprefix=false",
-        "diff.noprefix=true",
-        "diff.mnemonicPrefix=true",
-    ):  # of older clients
+    # of older clients
+    for option in ("diff.noprefix=false", "diff.noprefix=true", "diff.mnemonicPrefix=true"):
         found = files_of(git(repository, "-c", option, "diff", "HEAD"))
         assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
     git(repository, "commit", "-qm", "two")

@@ -90,10 +90,8 @@ def test_what_lies_in_the_project_is_found_from_the_root_of_its_snapshot(tmp_pat
 @pytest.mark.parametrize(
     ("changed", "sent"),
     [
-        (
-            ["./wheels/own.whl", "einops"],
-            ["./wheels/own.whl", "einops"],
-        ),  # unchanged: in the snapshot of the old job
+        # unchanged: in the snapshot of the old job
+        (["./wheels/own.whl", "einops"], ["./wheels/own.whl", "einops"]),
         (["r.txt"], ["rich"]),
         ([], None),
     ],

@@ -191,9 +191,8 @@ def test_over_the_limit_the_largest_files_are_named(folder: Path) -> None:
 
 
 def test_a_file_that_is_rewritten_all_the_time_is_named(folder: Path) -> None:
-    write(
-        folder, {"data.bin": "x" * 30_000_000}
-    )  # long enough for the other thread to get its turn
+    # long enough for the other thread to get its turn
+    write(folder, {"data.bin": "x" * 30_000_000})
     stop = threading.Event()
 
     def rewrite() -> None:

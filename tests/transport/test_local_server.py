@@ -302,9 +302,8 @@ def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(
         in said
     )
     with monkeypatch.context() as patched:
-        patched.setattr(
-            os, "walk", lambda folder: iter([(str(folder), [], ["gone.py"])])
-        )  # removed since it was listed
+        # removed since it was listed
+        patched.setattr(os, "walk", lambda folder: iter([(str(folder), [], ["gone.py"])]))
         assert local_servers._other_code(running, root) is None
     os.utime(described, (0, 0))
     assert re.fullmatch(

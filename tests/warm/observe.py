@@ -115,9 +115,8 @@ def at_end():
 def atexit_calls(loaded):
     import atexit
 
-    weakref = loaded.get(
-        "weakref"
-    )  # it registers itself when it is first used, in a warm rank with its import
+    # it registers itself when it is first used, in a warm rank with its import
+    weakref = loaded.get("weakref")
     return atexit._ncallbacks() - bool(
         weakref and getattr(weakref.finalize, "_registered_with_atexit", False)
     )

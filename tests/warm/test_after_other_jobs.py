@@ -149,9 +149,8 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     made = Runs(tmp_path_factory.mktemp("runs"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTHONHASHSEED", "0"
-        )  # some modules keep the last element of a set that they have walked through
+        # some modules keep the last element of a set that they have walked through
+        patch.setenv("PYTHONHASHSEED", "0")
         yield made
     for pool in made.pools.values():
         pool.close()

@@ -183,9 +183,8 @@ def test_there_is_no_way_to_it_but_the_socket_that_its_runtime_holds(pool: Make)
     descriptors = [os.readlink(entry) for entry in Path(f"/proc/{made.pid}/fd").iterdir()]
     (ours,) = [target for target in descriptors if target.startswith("socket:")]
     named = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-    assert [len(fields) for fields in named if fields[6] == ours[8:-1]] == [
-        7
-    ]  # the eighth would be its path
+    # the eighth would be its path
+    assert [len(fields) for fields in named if fields[6] == ours[8:-1]] == [7]
     assert os.stat(f"/proc/{made.pid}").st_uid == os.getuid()
 
 

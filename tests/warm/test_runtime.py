@@ -225,10 +225,8 @@ async def test_an_edit_of_the_users_own_module_counts_in_the_next_job(tmp_path: 
     async with running(tmp_path, warm=True) as site:
         await site.ended(site.submit("first", script))
         await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
-        for text in (
-            "before",
-            "edited since",
-        ):  # Python tells two versions of one second apart by their size
+        # Python tells two versions of one second apart by their size
+        for text in ("before", "edited since"):
             (tmp_path / "mine.py").write_text(f"text = {text!r}")
             attempt = site.submit(text, script)
             assert await was_warm(site, attempt) == [True]

@@ -48,9 +48,8 @@ def test_a_line_is_read_when_it_is_whole() -> None:
     read = reader(r"loss (?P<loss>\S+)$")
     assert read(b"loss 0." + b"x" * 3 + b"\nloss 0.") == []
     assert read(b"125\n") == [[3, None, 0, {"loss": 0.125}]]
-    assert read(b"loss 1 " + b"x" * 40_000 + b" loss 1\nloss 2\n") == [
-        [3, None, 0, {"loss": 2}]
-    ]  # the first is data
+    # the first is data
+    assert read(b"loss 1 " + b"x" * 40_000 + b" loss 1\nloss 2\n") == [[3, None, 0, {"loss": 2}]]
 
 
 def test_the_end_of_a_line_that_is_too_long_is_no_line() -> None:

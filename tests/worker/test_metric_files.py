@@ -82,9 +82,8 @@ def test_event_files_are_read_as_they_grow_also_in_pieces(look: Look, tmp_path: 
         b"x" * 100,
         b"\xff" * 100,
         record(b"\xff" * 3),
-        record(
-            b"\x10" + b"\xff" * 99 + b"\x01" + EVENTS[109:130]
-        ),  # a step of 100 bytes, and a value
+        # a step of 100 bytes, and a value
+        record(b"\x10" + b"\xff" * 99 + b"\x01" + EVENTS[109:130]),
         record(b"\x10\x01\xff"),
     ],
 )

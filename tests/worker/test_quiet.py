@@ -138,9 +138,8 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
         assert message is not None
         messages.append(message)
         if len(messages) == 1:
-            one.connection.send(
-                control.order(control.STACKS)
-            )  # the stacks that a rank writes are no progress
+            # the stacks that a rank writes are no progress
+            one.connection.send(control.order(control.STACKS))
     first, stacks, last = messages
     assert first["event"] == control.QUIET
     assert list(first["ranks"]) == ["0"]

@@ -173,9 +173,8 @@ def test_a_command_ends_with_its_user_who_left_unsent_input(worker: Make) -> Non
         pid = int(user.shown[DATA])
         user.peer.settimeout(0.5)
         with pytest.raises(socket.timeout):
-            any(
-                user.send(DATA, each) for each in repeat(bytes(2**22))
-            )  # until no buffer on the way has room
+            # until no buffer on the way has room
+            any(user.send(DATA, each) for each in repeat(bytes(2**22)))
     until(lambda: not alive(pid), "the command has ended")
 
 

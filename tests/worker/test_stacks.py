@@ -275,9 +275,8 @@ def test_nothing_is_taken_with_observation_switched_off(worker: Make) -> None:
 
 
 def test_a_stop_after_silence_takes_the_stacks_first(worker: Make) -> None:
-    one = runs(
-        worker(BLOCKS, processes_per_worker=2), 2
-    )  # one does not answer, and must not hold up the stop
+    # one does not answer, and must not hold up the stop
+    one = runs(worker(BLOCKS, processes_per_worker=2), 2)
     time.sleep(10.5)
     began = time.monotonic()
     one.stop(20.0)

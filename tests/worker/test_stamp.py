@@ -147,9 +147,8 @@ def test_a_long_line_is_cut_between_characters() -> None:
 
 def test_times_never_go_back_with_the_clock() -> None:
     sequence = Sequence()
-    with mock.patch.object(
-        time, "time", side_effect=[1000.5, 10.0, 1000.7]
-    ):  # the one clock that can't be passed in
+    # the one clock that can't be passed in
+    with mock.patch.object(time, "time", side_effect=[1000.5, 10.0, 1000.7]):
         stamps = [sequence.stamp() for _ in range(3)]
     assert stamps[0] == stamps[1] < stamps[2]
     assert stamps[0] == b"1970-01-01T00:16:40.500000Z"

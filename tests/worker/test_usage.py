@@ -175,9 +175,8 @@ def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPat
     pauses: list[float] = []
     monkeypatch.setattr(Loop, "call_later", lambda _, pause, __: pauses.append(pause))
     begin = time.thread_time()
-    many = dict.fromkeys(
-        range(10**6, 10**6 + 2000), 0
-    )  # no processes, for which the kernel is asked all the same
+    # no processes, for which the kernel is asked all the same
+    many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)
     UsageSampler(Loop(lambda: None), HERE, lambda: many, time.monotonic(), [], lambda _: None)
     assert pauses[0] >= 0.9 * (time.thread_time() - begin) / observer._SHARE / 2
     UsageSampler(

@@ -250,10 +250,8 @@ class PodsHere:
         if view.drained:
             return WorkerStatus(view.worker, Stage.ENDED, "here", view.report)
         root = pod_root(attempt, view.worker)
-        pods = [
-            root,
-            *root.parent.glob(f"{view.worker}-*"),
-        ]  # a test may have put another in its place
+        # a test may have put another in its place
+        pods = [root, *root.parent.glob(f"{view.worker}-*")]
         if root.exists() and not any((pod / "pod").exists() and lives(pod) for pod in pods):
             return WorkerStatus(
                 view.worker, Stage.LOST, "here", None, f"the pod of worker {view.worker} is gone"

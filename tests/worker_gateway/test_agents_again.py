@@ -112,9 +112,8 @@ def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_lin
     lines = texts(server, job, 1)
     again = max(n for n, text in enumerate(lines) if text.startswith("begun"))
     assert again > before
-    printed = [
-        text for text in lines[:again] if text.startswith("line")
-    ]  # also what was not sent when it died
+    # also what was not sent when it died
+    printed = [text for text in lines[:again] if text.startswith("line")]
     assert printed == [f"line {n}" for n in range(len(printed))]
 
 

@@ -192,9 +192,8 @@ async def test_a_worker_that_nothing_is_heard_of_is_not_waited_for(
     for worker in (0, 1):
         await server.say(worker, "started")
     assert await server.end(0) == "wait"
-    monkeypatch.setattr(
-        attempt, "SILENT_S", -1.0
-    )  # passed for both; worker 0 does not wait for itself
+    # passed for both; worker 0 does not wait for itself
+    monkeypatch.setattr(attempt, "SILENT_S", -1.0)
     assert await server.say(0, "ended") == "exit"
 
 

@@ -231,9 +231,7 @@ def test_families_that_need_the_same_library_name_the_same_version() -> None:
         "github.com/stoewer/go-strcase",
     }
     newer |= {"golang.org/x/mod", "golang.org/x/tools"}
-    newer |= {
-        "k8s.io/csi-translation-lib",
-        "k8s.io/kube-scheduler",
-    }  # of coscheduling; `replace` makes them the same
+    # of coscheduling; `replace` makes them the same
+    newer |= {"k8s.io/csi-translation-lib", "k8s.io/kube-scheduler"}
     assert apart == {"go.uber.org/zap", "sigs.k8s.io/scheduler-plugins", "volcano.sh/apis", *newer}
     assert len(versions) > 200

@@ -133,9 +133,8 @@ def test_submit_by_the_yaml_that_mls_itself_writes(kind: str, mls: Site) -> None
     template = mls("job", "yaml", kind)
     assert template.code == 0
     (mls.home / "Mls.yaml").write_text(_for_this_machine(template.out, kind, mls.script, mls.home))
-    done = mls(
-        "job", "submit", *([] if kind == "binary" else ["-c", "Mls.yaml"])
-    )  # ./Mls.yaml is its default
+    # ./Mls.yaml is its default
+    done = mls("job", "submit", *([] if kind == "binary" else ["-c", "Mls.yaml"]))
     if kind == "horovod":
         assert done.code == 0
         assert done.json.keys() == {"error_code", "error_message"}
@@ -157,9 +156,8 @@ def test_submit_by_the_yaml_that_mls_itself_writes(kind: str, mls: Site) -> None
 def _for_this_machine(template: str, kind: str, script: Path, home: Path) -> str:
     ours = "python3 -c \"print('here')\"" if kind.startswith("binary") else str(script)
     text = re.sub(r"script: .*", lambda _: f"script: {ours}", template)
-    if (
-        kind == "pytorch_elastic"
-    ):  # two GPUs are not everywhere; a machine without one runs the others on its CPU
+    # two GPUs are not everywhere; a machine without one runs the others on its CPU
+    if kind == "pytorch_elastic":
         text = text.replace("a100.1gpu", "cpu.1C.1G").replace("workers: 3", "workers: 2")
     return text.replace("/home/jovyan", str(home))
 
@@ -356,9 +354,8 @@ def test_a_pending_job_is_waited_for_and_then_followed(mls: Site) -> None:
     waits = mls("job", "logs", name)
     assert (waits.code, waits.out.strip()) == (0, f'"Job {name} in queue. Try later"')
     follower = mls.start("job", "logs", name, "-w")
-    until(
-        lambda: mls.server.output.count(f'"path": "/public/v2/jobs/{name}"') >= 3
-    )  # it has seen that it is pending
+    # it has seen that it is pending
+    until(lambda: mls.server.output.count(f'"path": "/public/v2/jobs/{name}"') >= 3)
     for blocker in blockers:
         mls.user("DELETE", f"{JOBS}/{blocker}?region=SR006")
     out, _ = follower.communicate(timeout=60)

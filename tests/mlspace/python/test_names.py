@@ -87,9 +87,8 @@ def test_jobs_prints_created_name_and_status_and_nothing_else(
         job.wait(30)
     capsys.readouterr()
     client_lib.jobs(region="SR006")
-    shown = [
-        line.split(" : ") for line in capsys.readouterr().out.splitlines()
-    ]  # jobs of other tests among them
+    # jobs of other tests among them
+    shown = [line.split(" : ") for line in capsys.readouterr().out.splitlines()]
     mine = [(created, name, status) for created, name, status in shown if name in ("a-1", "b-1")]
     assert [line[1:] for line in mine] == [("a-1", "Completed"), ("b-1", "Completed")]
     assert mine[0][0] == f"{ours[1].info().created_at:%Y-%m-%dT%H:%M:%SZ}"
