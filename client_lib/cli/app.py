@@ -9,7 +9,7 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer import Option
@@ -22,42 +22,64 @@ from client_lib.cli.program import COMPLETION_VARIABLE, PROGRAM, ExitCode
 from client_lib.errors import ClientLibError
 from client_lib.version import this_version
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    # name: (module under commands/, its line in `client-lib --help`)
-    "init": ("setup", "Write a first example into a folder."),
-    "submit": ("submit", "Run a script as a job."),
-    "run": ("run", "Run a script in the foreground, as torchrun would."),
-    "list": ("jobs", "List your jobs, newest first."),
-    "status": ("status", "Show the state of a job, and why."),
-    "explain": ("status", "Explain why a job waits, or why it failed."),
-    "stacks": ("status", "Show what a running job does, rank by rank."),
-    "metrics": ("results", "Show the losses and other metrics that a job prints."),
-    "diff": ("results", "Show what differs between two jobs."),
-    "code": ("results", "Fetch the code that a job ran."),
-    "best": ("results", "Rank jobs by a metric."),
-    "compare": ("results", "Show jobs beside each other: arguments, metrics."),
-    "exec": ("sessions", "Run a command in a worker of a running job."),
-    "shell": ("sessions", "Open a shell in a worker of a running job."),
-    "port-forward": ("sessions", "Reach a port of a worker of a running job."),
-    "logs": ("logs", "Print what the ranks of a job print."),
-    "download": ("results", "Fetch the files that a job has written."),
-    "wait": ("jobs", "Wait until jobs have ended."),
-    "cancel": ("jobs", "Stop jobs; what they logged stays."),
-    "delete": ("jobs", "Remove jobs and their logs."),
-    "prune": ("jobs", "Remove old jobs that have ended."),
-    "resubmit": ("submit", "Run a job again, the same code."),
-    "render": ("submit", "Show what a submit would create."),
-    "ui": ("server", "Open the server's pages in a browser."),
-    "instances": ("server", "List the instance types of the server."),
-    "doctor": ("server", "Check the server, and this machine as its client."),
-    "serve": ("server", "Run a server in the foreground."),
-    "server": ("server", "The local server: status, stop, restart, token."),
-    "login": ("config", "Log in at a server by its OpenID Connect issuer."),
-    "logout": ("config", "Forget the login at a server."),
-    "config": ("config", "Profiles: which server, which token."),
-    "mls-config": ("config", "Point ML Space's own command line at this server."),
-    "completion": ("setup", "Print completion lines for bash, zsh or fish."),
+
+class Listed(NamedTuple):
+    """A command as `client-lib --help` lists it."""
+
+    module: str
+    """Name of the module below commands/."""
+    line: str
+
+
+HEADINGS: dict[str, dict[str, Listed]] = {
+    "Start": {
+        "submit": Listed("submit", "Run a script as a job."),
+        "run": Listed("run", "Run a script in the foreground, as torchrun would."),
+        "resubmit": Listed("submit", "Run a job again, the same code."),
+        "init": Listed("setup", "Write a first example into a folder."),
+    },
+    "Watch": {
+        "list": Listed("jobs", "List your jobs, newest first."),
+        "status": Listed("status", "Show the state of a job, and why."),
+        "logs": Listed("logs", "Print what the ranks of a job print."),
+        "wait": Listed("jobs", "Wait until jobs have ended."),
+        "cancel": Listed("jobs", "Stop jobs; what they logged stays."),
+        "download": Listed("results", "Fetch the files that a job has written."),
+    },
+    "Understand": {
+        "explain": Listed("status", "Explain why a job waits, or why it failed."),
+        "stacks": Listed("status", "Show what a running job does, rank by rank."),
+        "metrics": Listed("results", "Show the losses and other metrics that a job prints."),
+        "render": Listed("submit", "Show what a submit would create."),
+        "exec": Listed("sessions", "Run a command in a worker of a running job."),
+        "shell": Listed("sessions", "Open a shell in a worker of a running job."),
+        "port-forward": Listed("sessions", "Reach a port of a worker of a running job."),
+    },
+    "Compare": {
+        "diff": Listed("results", "Show what differs between two jobs."),
+        "compare": Listed("results", "Show jobs beside each other: arguments, metrics."),
+        "best": Listed("results", "Rank jobs by a metric."),
+        "code": Listed("results", "Fetch the code that a job ran."),
+    },
+    "Operate": {
+        "delete": Listed("jobs", "Remove jobs and their logs."),
+        "prune": Listed("jobs", "Remove old jobs that have ended."),
+        "ui": Listed("server", "Open the server's pages in a browser."),
+        "instances": Listed("server", "List the instance types of the server."),
+        "doctor": Listed("server", "Check the server, and this machine as its client."),
+        "serve": Listed("server", "Run a server in the foreground."),
+        "server": Listed("server", "The local server: status, stop, restart, token."),
+        "config": Listed("config", "Profiles: which server, which token."),
+        "login": Listed("config", "Log in at a server by its OpenID Connect issuer."),
+        "logout": Listed("config", "Forget the login at a server."),
+        "mls-config": Listed("config", "Point ML Space's own command line at this server."),
+        "completion": Listed("setup", "Print completion lines for bash, zsh or fish."),
+    },
 }
+"""The headings of `client-lib --help`, each with its commands; the ten that most users need come
+first."""
+
+COMMANDS = {name: each for commands in HEADINGS.values() for name, each in commands.items()}
 
 ALIASES = {"ls": "list", "ps": "list", "stop": "cancel", "kill": "cancel", "rm": "delete"}
 """Words that other tools use; no help shows them."""
@@ -79,7 +101,7 @@ class LazyGroup(TyperGroup):
         before = os.environ.get(_PLUGINS)
         os.environ[_PLUGINS] = "__all__"
         try:
-            module = import_module(f"client_lib.cli.commands.{COMMANDS[cmd_name][0]}")
+            module = import_module(f"client_lib.cli.commands.{COMMANDS[cmd_name].module}")
         finally:
             del os.environ[_PLUGINS]
             if before is not None:
@@ -99,8 +121,11 @@ class LazyGroup(TyperGroup):
         )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  typer's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for heading, commands in HEADINGS.items():
+            with formatter.section(heading):
+                rows = [(f"{name:{width}}", each.line) for name, each in commands.items()]
+                formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *rest = args

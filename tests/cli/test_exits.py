@@ -52,7 +52,7 @@ def test_the_docstring_names_every_code() -> None:
 def test_without_a_command_the_help_is_shown_beside_the_data(cli: Run) -> None:
     nothing = cli()
     assert (nothing.returncode, nothing.stdout) == (2, "")
-    assert "Commands:" in nothing.stderr
+    assert "Start:" in nothing.stderr
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"serve"}))

@@ -1,6 +1,7 @@
 """The committed reference is what the commands say today."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,19 @@ def test_the_reference_is_up_to_date(reference: str) -> None:
 def test_every_command_is_in_it(reference: str) -> None:
     for name in COMMANDS:
         assert f"### `client-lib {name}`" in reference
+
+
+def test_the_help_lists_the_ten_common_commands_first_and_each_under_one_heading(
+    reference: str,
+) -> None:
+    whole = reference.split("## `client-lib`")[1].split("```")[1]
+    shown = re.findall(r"^(?:  ([a-z][\w-]*) {2,}\S|([A-Z]\w+):$)", whole, re.MULTILINE)
+    headings = [heading for _, heading in shown if heading]
+    assert headings[-5:] == ["Start", "Watch", "Understand", "Compare", "Operate"]
+    names = [name for name, _ in shown if name]
+    assert names == list(COMMANDS)
+    common = ["submit", "run", "resubmit", "init", "list", "status", "logs", "wait", "cancel"]
+    assert names[:10] == [*common, "download"]
 
 
 def test_no_page_for_users_names_the_package_of_the_server() -> None:
