@@ -26,23 +26,28 @@ _ON_CPU = "the job runs on the CPU"  # in a notice of the server
 
 
 class Column(NamedTuple):
-    """A column of the table of jobs."""
+    """A column of the table of jobs, for `client-lib list`, notebooks and the server's page."""
 
     text: Callable[[Json, datetime], str]
-    # value by which jobs are sorted; None: the text
     key: Callable[[Json, datetime], Any] | None = None
+    """Value by which jobs are sorted; None: the text."""
+    heading: str = ""
+    """Heading on the page; "": the name of the column in small letters."""
 
 
 COLUMNS: dict[str, Column] = {
-    "NAME": Column(lambda job, _: job["name"]),
+    "NAME": Column(lambda job, _: job["name"], heading="Job"),
     "STATE": Column(lambda job, _: job["state"]),
     "TOOK": Column(lambda job, now: took(job, now), lambda job, now: _seconds(job, now) or 0.0),
     "AGE": Column(lambda job, now: duration(_age(job, now)), lambda job, now: _age(job, now)),
-    "SIZE": Column(lambda job, _: size(job), lambda job, _: workers_and_processes(job)),
+    "SIZE": Column(
+        lambda job, _: size(job), lambda job, _: workers_and_processes(job), heading="Workers"
+    ),
     "SCRIPT": Column(
         lambda job, _: script({**job["spec"], "script": _FOLDER.sub("", job["spec"]["script"])})
     ),
-    "WHY": Column(lambda job, _: why(job) or progress(job)),
+    "WHY": Column(lambda job, _: why(job) or progress(job), heading="Progress and reason"),
+    "METRIC": Column(lambda job, _: first_metric(job), heading="Loss"),
     "INSTANCE": Column(lambda job, _: str(job["spec"].get("instance_type") or "")),
     "LABELS": Column(lambda job, _: labels(job["spec"])),
     "ATTEMPT": Column(
@@ -56,7 +61,17 @@ COLUMNS: dict[str, Column] = {
     "FINISHED": Column(lambda job, _: stamp(job.get("finished_at"))),
 }
 USUAL = ("NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY")
+"""Columns of `client-lib list` and of a notebook."""
 WIDE = ("NAME", "STATE", "TOOK", "AGE", "SIZE", "INSTANCE", "CREATED", "LABELS", "SCRIPT", "WHY")
+"""Columns of `client-lib list -o wide`."""
+PAGE = ("NAME", "STATE", "WHY", "METRIC", "TOOK", "SIZE", "SCRIPT", "LABELS", "AGE")
+"""Columns of the server's page; `cells.html` there has the look of those that are more than
+text."""
+
+
+def heading(name: str) -> str:
+    """The heading of a column on the page."""
+    return COLUMNS[name].heading or name.capitalize()
 
 
 def rows(jobs: Sequence[Json], now: datetime, columns: Sequence[str] = USUAL) -> list[Row]:
@@ -132,9 +147,14 @@ def why(job: Json) -> str:
 
 def progress(job: Json) -> str:
     """`45% · 12 min left · loss 0.231` of a running job; "": not known."""
-    found = job.get("progress") or {}
-    metrics = list((found.get("metrics") or {}).items())[:1]
-    return " · ".join([*_done(found), *(f"{name} {number(value)}" for name, value in metrics)])
+    metric = first_metric(job)
+    return " · ".join([*_done(job.get("progress") or {}), *([metric] if metric else [])])
+
+
+def first_metric(job: Json) -> str:
+    """`loss 0.231`: the newest value of the first metric of a running job; "": none is known."""
+    metrics = (job.get("progress") or {}).get("metrics") or {}
+    return next((f"{name} {number(value)}" for name, value in metrics.items()), "")
 
 
 def progress_facts(job: Json) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from client_lib.errors import InvalidRequest
+from client_lib.reports import table as columns
 from client_lib.reports.difference import JobDiff
 from client_lib.spec.request import CodeSnapshot, Provenance
 from client_lib.spec.states import Reason, State
@@ -229,6 +230,15 @@ def test_a_running_job_shows_how_much_is_done() -> None:
     table = views.render("jobs.html", **SHARED, rows=[job], query={})
     assert all(text in Page(table).text for text in ("45%", "12 min left", "loss 0.25"))
     assert "12 min left" in Page(job_page(JobInfo.model_validate(job), [])).text
+
+
+def test_the_page_shows_the_columns_that_the_list_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = json.loads(info(name="train-1").model_dump_json())
+    # a promise of the template: a column that has no look of its own there is shown as text
+    monkeypatch.setattr(columns, "PAGE", ("NAME", "REASON"))
+    shown = Page(views.render("jobs.html", **SHARED, rows=[job], query={})).text
+    assert "Job Reason train-1" in " ".join(shown.split())
+    assert job["reason"] in shown
 
 
 def test_an_empty_table_says_how_to_begin_or_that_nothing_matches() -> None:
