@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
-
-CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-
-
-def job(
-    name: str, state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any
-) -> JobInfo:
-    spec = more.pop("spec", {"script": "/home/ann/train.py", "n_workers": 2})
-    facts: dict[str, Any] = {
-        "id": f"id-of-{name}",
-        "owner": "ann",
-        "version": 3,
-        "runtime": "local",
-        **more,
-    }
-    return JobInfo(
-        name=name,
-        state=state,
-        reason=reason,
-        spec=JobSpec(**spec),
-        code=CodeInPlace(),
-        created_at=CREATED,
-        **facts,
-    )
 
 
 class SmallServer:

@@ -15,9 +15,10 @@ import typer
 from typer.main import get_command
 
 from client_lib.cli import app
+from tests.kit.jobs import job_info
 
 from .conftest import Run
-from .small_server import SmallServer, job
+from .small_server import SmallServer
 
 
 def offered(cli: Run, *words: str, **variables: str) -> list[str]:
@@ -43,7 +44,7 @@ def offered(cli: Run, *words: str, **variables: str) -> list[str]:
 def test_the_lines_that_an_earlier_version_wrote_are_answered(
     server: SmallServer, cli: Run, shell: str, word: str, expected: list[str]
 ) -> None:
-    server.add(job("train-1"), job("train-2"), job("other"))
+    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     asked = cli(
         _CLIENT_LIB_COMPLETE=f"{shell}_complete",
         COMP_WORDS="client-lib logs -f tr",
@@ -71,7 +72,7 @@ def test_fish_and_zsh_show_what_an_option_of_a_job_does(cli: Run) -> None:
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "cancel", "delete", "resubmit"])
 def test_names_of_jobs(server: SmallServer, cli: Run, command: str) -> None:
-    server.add(job("train-1"), job("train-2"), job("other"))
+    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     assert offered(cli, "client-lib", command, "tr") == ["train-2", "train-1"]
 
 
@@ -124,7 +125,7 @@ def test_bash_takes_the_lines(cli: Run) -> None:
 def test_a_bash_that_took_the_lines_completes_names_of_jobs(
     server: SmallServer, environment: dict[str, str]
 ) -> None:
-    server.add(job("train-1"), job("train-2"), job("other"))
+    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     asks = """
         source <(client-lib completion bash)
         COMP_WORDS=(client-lib logs -f tr) COMP_CWORD=3
@@ -219,7 +220,7 @@ def test_each_command_that_reads_has_json_and_each_name_of_a_job_is_completed(
 def test_the_names_of_jobs_are_offered_by_every_command(
     server: SmallServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.add(job("train-1"), job("other"))
+    server.add(job_info("train-1"), job_info("other"))
     monkeypatch.setenv("CLIENT_LIB_ENDPOINT", server.url)
     asked = 0
     for name, command in commands():

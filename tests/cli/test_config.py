@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from client_lib.transport.config import read_profiles
+from tests.kit.jobs import job_info
 
 from .conftest import Run
-from .small_server import SmallServer, job
+from .small_server import SmallServer
 
 
 def test_the_first_profile_is_used_at_once(
     server: SmallServer, cli: Run, environment: dict[str, str]
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     del environment["CLIENT_LIB_ENDPOINT"]
     assert (
         cli(
@@ -30,7 +31,7 @@ def test_the_first_profile_is_used_at_once(
 def test_a_profile_is_chosen_by_option_or_variable(
     server: SmallServer, cli: Run, environment: dict[str, str]
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     del environment["CLIENT_LIB_ENDPOINT"]
     cli("config", "set", "nowhere", "endpoint=http://127.0.0.1:9")
     cli("config", "set", "lab", f"endpoint={server.url}")

@@ -13,9 +13,10 @@ from client_lib import errors
 from client_lib.cli.app import COMMANDS
 from client_lib.cli.program import ExitCode
 from client_lib.spec.states import State
+from tests.kit.jobs import job_info
 
 from .conftest import CLI, Run
-from .small_server import SmallServer, job
+from .small_server import SmallServer
 
 
 def test_every_error_has_an_exit_code() -> None:
@@ -144,12 +145,6 @@ def test_a_server_that_does_not_answer_is_4_and_says_the_way_out(cli: Run, line:
 @pytest.mark.parametrize(
     ("status", "body", "code", "about"),
     [
-        (
-            401,
-            {"code": "unauthorized", "message": "the token is unknown", "hint": "set it"},
-            5,
-            "the token is unknown",
-        ),
         (403, {"code": "forbidden", "message": "not for you"}, 5, "not for you"),
         (422, {"code": "invalid_request", "message": "bad cursor"}, 2, "bad cursor"),
         (503, {"code": "unavailable", "message": "starting"}, 4, "starting"),
@@ -180,7 +175,7 @@ def test_the_token_goes_along(server: SmallServer, cli: Run) -> None:
 def test_a_reader_that_goes_away_ends_the_command_without_a_word(
     server: SmallServer, environment: dict[str, str]
 ) -> None:
-    server.add(*(job(f"job-{number}", message="x" * 2000) for number in range(200)))
+    server.add(*(job_info(f"job-{number}", message="x" * 2000) for number in range(200)))
     command = subprocess.Popen(
         [*CLI, "list", "--all", "-o", "json"],
         env=environment,
@@ -197,7 +192,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
 @pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")
 def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[str, str]) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*CLI, "list"],
@@ -219,7 +214,7 @@ def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[st
 def test_a_closed_stream_is_an_empty_one(
     server: SmallServer, environment: dict[str, str], line: str, code: int
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     line = f"{shlex.join(CLI)} {line}"
     done = subprocess.run(
         line, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -264,7 +259,7 @@ def test_a_current_folder_that_was_removed_is_said(
 def test_a_folder_that_cannot_be_made_is_named(
     server: SmallServer, cli: Run, tmp_path: Path
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     (tmp_path / "a-file").touch()
     file = {
         "path": "a.pt",
@@ -283,7 +278,7 @@ def test_a_folder_that_cannot_be_made_is_named(
 @pytest.mark.process
 @pytest.mark.smoke
 def test_text_that_the_terminal_cannot_hold_is_escaped(server: SmallServer, cli: Run) -> None:
-    server.add(job("one", State.PENDING, message="wartet auf gr\u00fcn \u2014 \U0001f600"))
+    server.add(job_info("one", State.PENDING, message="wartet auf gr\u00fcn \u2014 \U0001f600"))
     shown = cli("list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert shown.returncode == 0
     assert "gr\\xfcn" in shown.stdout

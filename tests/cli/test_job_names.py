@@ -7,32 +7,33 @@ import pytest
 from client_lib.cli.connection import Connection
 from client_lib.errors import NotFound
 from client_lib.spec.states import State
+from tests.kit.jobs import CREATED, job_info
 
 from .conftest import Run
-from .small_server import CREATED, SmallServer, job
+from .small_server import SmallServer
 from .terminal import Terminal
 
 
 def test_an_unambiguous_beginning_is_enough(server: SmallServer, cli: Run) -> None:
-    server.add(job("train-x7k2m"), job("evaluate-q1w2e"))
+    server.add(job_info("train-x7k2m"), job_info("evaluate-q1w2e"))
     found = cli("status", "tra", "-o", "name")
     assert (found.stdout, found.stderr) == ("train-x7k2m\n", "tra is train-x7k2m\n")
 
 
 def test_a_whole_name_wins_over_longer_ones(server: SmallServer, cli: Run) -> None:
-    server.add(job("train"), job("train-2"))
+    server.add(job_info("train"), job_info("train-2"))
     assert cli("status", "train", "-o", "name").stdout == "train\n"
 
 
 def test_an_ambiguous_beginning_names_those_that_begin_so(server: SmallServer, cli: Run) -> None:
-    server.add(job("train-1"), job("train-2"), job("other"))
+    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     refused = cli("status", "train")
     assert refused.returncode == 5
     assert "train-2, train-1 begin so" in refused.stderr
 
 
 def test_an_unknown_name_offers_the_nearest(server: SmallServer, cli: Run) -> None:
-    server.add(job("train-x7k2m"), job("something-else"))
+    server.add(job_info("train-x7k2m"), job_info("something-else"))
     refused = cli("status", "trian-x7k2m")
     assert refused.returncode == 5
     assert "no job named trian-x7k2m; did you mean train-x7k2m?" in refused.stderr
@@ -41,7 +42,7 @@ def test_an_unknown_name_offers_the_nearest(server: SmallServer, cli: Run) -> No
 
 
 def test_a_name_with_a_slash_or_a_query_stays_one_name(server: SmallServer, cli: Run) -> None:
-    server.add(job("a"))
+    server.add(job_info("a"))
     assert cli("status", "../jobs/a?x=1").returncode == 5
 
 
@@ -61,7 +62,7 @@ def test_any_text_is_no_job_of_this_name(
 def test_what_changes_a_job_takes_its_whole_name_in_a_script(
     server: SmallServer, cli: Run, command: str
 ) -> None:
-    server.add(job("train-10"))
+    server.add(job_info("train-10"))
     refused = cli(command, "train-1")
     assert refused.returncode == 5
     assert "did you mean train-10? write the whole name" in refused.stderr
@@ -75,7 +76,7 @@ def test_what_changes_a_job_takes_its_whole_name_in_a_script(
 def test_on_a_terminal_the_nearest_is_asked_for(
     server: SmallServer, environment: dict[str, str], answer: bytes, left: list[str]
 ) -> None:
-    server.add(job("train-10"))
+    server.add(job_info("train-10"))
     with Terminal("delete", "train-1", environment=environment) as terminal:
         terminal.read_until(b"did you mean train-10?")
         terminal.write(answer)
@@ -84,14 +85,14 @@ def test_on_a_terminal_the_nearest_is_asked_for(
 
 
 def test_several_are_cancelled_although_one_is_not_there(server: SmallServer, cli: Run) -> None:
-    server.add(job("one"), job("two"))
+    server.add(job_info("one"), job_info("two"))
     done = cli("cancel", "one", "missing", "two")
     assert (done.returncode, done.stdout) == (5, "one CANCELLED\ntwo CANCELLED\n")
     assert "no job named missing" in done.stderr
 
 
 def test_an_empty_name_is_no_beginning_of_all(server: SmallServer) -> None:
-    server.add(job("only-one"))
+    server.add(job_info("only-one"))
     with pytest.raises(NotFound, match="no job named"):
         Connection(server.url).full_name("")
 
@@ -102,7 +103,7 @@ def test_an_empty_name_is_no_beginning_of_all(server: SmallServer) -> None:
 def test_without_a_name_the_newest_job_is_meant(
     server: SmallServer, cli: Run, command: tuple[str, ...]
 ) -> None:
-    server.add(job("older", State.SUCCEEDED), job("newest", State.SUCCEEDED))
+    server.add(job_info("older", State.SUCCEEDED), job_info("newest", State.SUCCEEDED))
     named, unnamed = cli(command[0], "newest", *command[1:]), cli(*command)
     assert (unnamed.returncode, unnamed.stdout) == (named.returncode, named.stdout)
     assert unnamed.stderr == f"the newest job is newest\n{named.stderr}"
@@ -115,12 +116,12 @@ def test_without_a_name_and_a_job_there_is_a_next_step(server: SmallServer, cli:
 
 
 def test_an_empty_variable_is_no_missing_name(server: SmallServer, cli: Run) -> None:
-    server.add(job("newest"))
+    server.add(job_info("newest"))
     assert cli("status", "").returncode == 5
 
 
 def test_a_cancel_without_a_name_cancels_nothing_in_a_script(server: SmallServer, cli: Run) -> None:
-    server.add(job("newest"))
+    server.add(job_info("newest"))
     refused = cli("cancel")
     assert refused.returncode == 2
     assert "client-lib cancel newest" in refused.stderr
@@ -132,7 +133,7 @@ def test_a_cancel_without_a_name_cancels_nothing_in_a_script(server: SmallServer
 def test_a_cancel_without_a_name_asks_on_a_terminal(
     server: SmallServer, environment: dict[str, str], answer: bytes, state: State
 ) -> None:
-    server.add(job("older"), job("newest"))
+    server.add(job_info("older"), job_info("newest"))
     with Terminal("cancel", environment=environment) as terminal:
         terminal.read_until(b"cancel the newest job, newest (RUNNING)?")
         terminal.write(answer)
@@ -146,19 +147,19 @@ def test_a_cancel_without_a_name_asks_on_a_terminal(
 def test_the_words_of_other_tools_are_understood(
     server: SmallServer, cli: Run, alias: str, command: str
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     assert cli(alias, "--help").stdout.startswith(f"Usage: client-lib {command} ")
     assert f"\n  {alias} " not in cli("--help").stdout
 
 
 def test_rm_deletes(server: SmallServer, cli: Run) -> None:
-    server.add(job("one", State.SUCCEEDED))
+    server.add(job_info("one", State.SUCCEEDED))
     assert cli("rm", "one").returncode == 0
     assert server.jobs == {}
 
 
 def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Run) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     assert (
         cli("--endpoint", server.url, "status", "one", "-o", "name", CLIENT_LIB_ENDPOINT="").stdout
         == "one\n"
@@ -175,10 +176,10 @@ def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Ru
 @pytest.fixture
 def with_old_jobs(server: SmallServer) -> SmallServer:
     server.add(
-        job("old", State.SUCCEEDED, finished_at=CREATED),
-        job("old-failed", State.FAILED, finished_at=CREATED),
-        job("still-running"),
-        job("of-today", State.SUCCEEDED, finished_at=datetime.now(timezone.utc)),
+        job_info("old", State.SUCCEEDED, finished_at=CREATED),
+        job_info("old-failed", State.FAILED, finished_at=CREATED),
+        job_info("still-running"),
+        job_info("of-today", State.SUCCEEDED, finished_at=datetime.now(timezone.utc)),
     )
     return server
 

@@ -32,7 +32,7 @@ root = pytest.mark.skipif(
 
 
 @pytest.fixture
-def job(
+def running_job(
     cli: Run, commands_here: None, environment: dict[str, str], local_server: Path, tmp_path: Path
 ) -> Iterator[str]:
     """A job whose rank holds the lock of the interpreter in a function of C."""
@@ -48,8 +48,8 @@ def job(
 
 
 @root
-def test_the_functions_of_c_are_shown(cli: Run, job: str) -> None:
-    shown = cli("stacks", job, "--native")
+def test_the_functions_of_c_are_shown(cli: Run, running_job: str) -> None:
+    shown = cli("stacks", running_job, "--native")
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert lines[0] == "rank 0"
@@ -58,16 +58,16 @@ def test_the_functions_of_c_are_shown(cli: Run, job: str) -> None:
         for text in ("sleep", "(train.py:5)")
     )
     assert function < script
-    found = json.loads(cli("stacks", job, "--native", "--rank", "0", "-o", "json").stdout)[
+    found = json.loads(cli("stacks", running_job, "--native", "--rank", "0", "-o", "json").stdout)[
         "processes"
     ]
     assert [each["rank"] for each in found] == [0]
     assert any("sleep" in line for line in found[0]["native"])
-    events = cli("status", job, "--events").stdout
+    events = cli("status", running_job, "--events").stdout
     assert f"runs `py-spy dump --native --pid {found[0]['pid']}` in rank 0" in events
 
 
-def test_a_worker_without_py_spy_is_told_so(cli: Run, job: str, tmp_path: Path) -> None:
+def test_a_worker_without_py_spy_is_told_so(cli: Run, running_job: str, tmp_path: Path) -> None:
     (tmp_path / "wait").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     (tmp_path / "wait").chmod(0o755)
     name = cli(

@@ -20,9 +20,10 @@ from client_lib.reports.explanation import Part
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, EventList, Failure, JobInfo, WorkerInfo
 from client_lib.version import this_version
+from tests.kit.jobs import CREATED, job_info
 
 from .conftest import Run
-from .small_server import CREATED, SmallServer, job
+from .small_server import SmallServer
 from .terminal import Terminal
 
 HISTORY = [
@@ -34,8 +35,10 @@ HISTORY = [
 
 def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: Run) -> None:
     server.add(
-        job("short"),
-        job("a-much-longer-name", State.PENDING, Reason.QUEUED, message="waits for\t2 of 8 GPUs"),
+        job_info("short"),
+        job_info(
+            "a-much-longer-name", State.PENDING, Reason.QUEUED, message="waits for\t2 of 8 GPUs"
+        ),
     )
     lines = cli("list").stdout.splitlines()
     assert lines[0].split() == ["NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY"]
@@ -60,7 +63,9 @@ def test_a_list_is_sorted_and_has_the_columns_that_are_asked_for(
     ended: dict[str, Any] = {"started_at": CREATED, "message": "x"}
     for name, seconds in (("one", 100), ("two", 2), ("three", 30)):
         server.add(
-            job(name, State.SUCCEEDED, **ended, finished_at=CREATED + timedelta(seconds=seconds))
+            job_info(
+                name, State.SUCCEEDED, **ended, finished_at=CREATED + timedelta(seconds=seconds)
+            )
         )
     assert cli("list", "--sort", "-took", "--columns", "name, took").stdout.split("\n")[1:-1] == [
         "one    1m40s",
@@ -77,13 +82,15 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(
     server: SmallServer, cli: Run
 ) -> None:
     server.add(
-        job("a", spec={"script": "x.py", "job_desc": "\x1b[31mred"}, message="\x1b]0;title\x07")
+        job_info(
+            "a", spec={"script": "x.py", "job_desc": "\x1b[31mred"}, message="\x1b]0;title\x07"
+        )
     )
     assert "\x1b" not in cli("list").stdout + cli("status", "a").stdout
 
 
 def test_list_as_json_is_the_jobs_as_the_wire_defines_them(server: SmallServer, cli: Run) -> None:
-    server.add(job("one"), job("two"))
+    server.add(job_info("one"), job_info("two"))
     shown = json.loads(cli("list", "-o", "json").stdout)
     assert [JobInfo.model_validate(each) for each in shown] == [
         server.jobs["two"],
@@ -93,14 +100,14 @@ def test_list_as_json_is_the_jobs_as_the_wire_defines_them(server: SmallServer, 
 
 
 def test_status_as_json_is_one_job_as_the_wire_defines_it(server: SmallServer, cli: Run) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     assert (
         JobInfo.model_validate_json(cli("status", "one", "-o", "json").stdout) == server.jobs["one"]
     )
 
 
 def test_names_alone_are_a_line_each(server: SmallServer, cli: Run) -> None:
-    server.add(job("one"), job("two"))
+    server.add(job_info("one"), job_info("two"))
     assert cli("list", "-o", "name").stdout == "two\none\n"
     assert cli("status", "one", "-o", "name").stdout == "one\n"
 
@@ -127,7 +134,7 @@ def test_filters_reach_the_server(server: SmallServer, cli: Run) -> None:
 def test_the_default_list_says_that_there_is_more_and_all_shows_all(
     server: SmallServer, cli: Run
 ) -> None:
-    server.add(*(job(f"job-{number}") for number in range(230)))
+    server.add(*(job_info(f"job-{number}") for number in range(230)))
     first, everything = cli("list", "-o", "name"), cli("list", "--all", "-o", "name")
     assert len(first.stdout.split()) == 50
     assert "--all shows all" in first.stderr
@@ -154,7 +161,7 @@ def test_status_of_a_failed_job_is_the_report(server: SmallServer, cli: Run) -> 
         WorkerInfo(worker=1, state="ended", exit_code=137),
     ]
     server.add(
-        job(
+        job_info(
             "bad",
             State.FAILED,
             Reason.OUT_OF_MEMORY,
@@ -180,15 +187,15 @@ def test_status_shows_the_threads_of_a_process_where_the_server_has_chosen_them(
     server: SmallServer, cli: Run
 ) -> None:
     server.add(
-        job("one", workers=[WorkerInfo(worker=0, threads=4)]),
-        job("two", workers=[WorkerInfo(worker=0)]),
+        job_info("one", workers=[WorkerInfo(worker=0, threads=4)]),
+        job_info("two", workers=[WorkerInfo(worker=0)]),
     )
     assert "4 in every process (OMP_NUM_THREADS" in cli("status", "one").stdout
     assert "OMP_NUM_THREADS" not in cli("status", "two").stdout
 
 
 def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) -> None:
-    server.add(job("one"), job("done", State.SUCCEEDED, Reason.COMPLETED))
+    server.add(job_info("one"), job_info("done", State.SUCCEEDED, Reason.COMPLETED))
     assert "`client-lib logs one -f`" in cli("status", "one").stderr
     assert "`client-lib logs done`" in cli("status", "done").stderr
 
@@ -196,7 +203,7 @@ def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) 
 def test_advice_ends_after_the_first_ten_runs(
     server: SmallServer, cli: Run, tmp_path: Path
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     (tmp_path / ".config.toml.runs").write_text("." * 10)
     assert "`client-lib logs one -f`" in cli("status", "one").stderr
     (tmp_path / ".config.toml.runs").write_text("." * 11)
@@ -211,7 +218,7 @@ def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> N
         "reason": "Queued",
         "message": "waits",
     }
-    server.add(job("one"))
+    server.add(job_info("one"))
     server.answers["GET", "/api/v1/jobs/one/events"] = 200, {"events": [event]}
     assert cli("status", "one", "--events").stdout.splitlines()[1].split() == [
         *("2026-01-02T03:04:05Z", "1", "PENDING", "Queued", "waits")
@@ -340,7 +347,7 @@ def test_a_page_in_place_of_an_answer_is_told_with_its_address(
 def test_what_people_type_all_day_loads_neither_requests_nor_pydantic(
     server: SmallServer, environment: dict[str, str], command: list[str]
 ) -> None:
-    server.add(job("one"))
+    server.add(job_info("one"))
     server.answers["GET", "/api/v1/jobs/one/logs"] = 200, b"@end {}\n"
     server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": []}
     loaded = (
@@ -364,8 +371,8 @@ def test_a_terminal_shows_each_job_on_one_line_and_wide_shows_all(
 ) -> None:
     words = {"script": "train.py", "args": ["--data", "/a/very/long/path/of/the/data"]}
     server.add(
-        job("one", State.FAILED, Reason.EXIT_CODE, spec=words, message="word " * 40 + "end"),
-        job("fine"),
+        job_info("one", State.FAILED, Reason.EXIT_CODE, spec=words, message="word " * 40 + "end"),
+        job_info("fine"),
     )
     environment["COLUMNS"] = "80"
     with Terminal("list", environment=environment) as terminal:
@@ -383,7 +390,8 @@ def test_a_terminal_shows_each_job_on_one_line_and_wide_shows_all(
 @pytest.mark.smoke
 def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[str, str]) -> None:
     server.add(
-        job("one"), job("other", State.FAILED, Reason.EXIT_CODE, message="[red]not markup[/red]")
+        job_info("one"),
+        job_info("other", State.FAILED, Reason.EXIT_CODE, message="[red]not markup[/red]"),
     )
     with Terminal("list", environment=environment) as terminal:
         shown = terminal.read_to_end()
@@ -395,7 +403,7 @@ def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(
     server: SmallServer, cli: Run
 ) -> None:
     server.add(
-        job(
+        job_info(
             "bad",
             State.FAILED,
             Reason.EXIT_CODE,
@@ -428,7 +436,7 @@ def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
     failure = Failure(
         rank=1, exit_code=1, exception="ImportError: no", last_lines=["\x1b[31ma line"], hint=hint
     )
-    server.add(job("bad", State.FAILED, Reason.EXIT_CODE, failure=failure))
+    server.add(job_info("bad", State.FAILED, Reason.EXIT_CODE, failure=failure))
     environment["COLUMNS"] = "60"
     with Terminal("status", "bad", environment=environment) as terminal:
         shown = terminal.read_to_end().decode().replace("\r\n", "\n")
@@ -469,7 +477,7 @@ def test_explain_as_json_has_the_fields_that_programs_rely_on(
 ) -> None:
     failure = Failure(rank=0, worker=0, exit_code=1, hint="set X")
     server.add(
-        job(
+        job_info(
             "bad",
             State.FAILED,
             Reason.EXIT_CODE,

@@ -392,9 +392,7 @@ def test_a_submit_in_place_loads_only_what_it_uses(shell: dict[str, str], script
         (["trian.py"], 2, "train.py"),
         ([".", "x"], 2, "directory"),
         (["-i", "no-such-type", "train.py"], 2, "no-such-type"),
-        (["-N", "0", "train.py"], 2, "n_workers"),
         (["-t", "horovod", "train.py"], 2, "horovod"),
-        (["--outputs-glob", "/etc/*", "train.py"], 2, "outputs"),
     ],
 )
 def test_what_cannot_run_is_refused_in_words(
@@ -404,13 +402,6 @@ def test_what_cannot_run_is_refused_in_words(
     assert (refused.returncode, refused.stdout) == (code, ""), refused.stderr
     assert about in refused.stderr
     assert "Traceback" not in refused.stderr
-
-
-def test_a_taken_name_is_refused(shell: dict[str, str], cli: Run, script: Path) -> None:
-    submit(cli, "--name", "mine", "train.py", "--steps", "0")
-    refused = cli("submit", "--name", "mine", "train.py", "--steps", "0")
-    assert refused.returncode == 5
-    assert "mine" in refused.stderr
 
 
 def test_kill_9_of_the_follower_leaves_the_job_running(

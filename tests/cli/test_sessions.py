@@ -38,7 +38,7 @@ def shell(environment: dict[str, str], local_server: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def job(run_here: Run, shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
+def running_job(run_here: Run, shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """A job of two ranks that run."""
     (tmp_path / "train.py").write_text(WAITS)
     done = run_here("submit", "-o", "name", "--processes-per-worker", "2", "train.py")
@@ -51,41 +51,51 @@ def job(run_here: Run, shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_command_reads_stdin_and_gives_its_outputs_and_its_exit_code(
-    cli: Run, job: str, tmp_path: Path
+    cli: Run, running_job: str, tmp_path: Path
 ) -> None:
     done = cli(
-        "exec", job, "--", "sh", "-c", "cat; pwd; echo wrong >&2; exit 7", stdin="some text\n"
+        "exec",
+        running_job,
+        "--",
+        "sh",
+        "-c",
+        "cat; pwd; echo wrong >&2; exit 7",
+        stdin="some text\n",
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, f"some text\n{tmp_path}\n", "wrong\n")
 
 
-def test_the_environment_is_of_a_rank_or_of_the_worker(cli: Run, job: str) -> None:
+def test_the_environment_is_of_a_rank_or_of_the_worker(cli: Run, running_job: str) -> None:
     line = ("sh", "-c", 'echo "$RANK $CLIENT_LIB_JOB_NAME"')
-    assert cli("exec", job, "--rank", "1", "--", *line).stdout == f"1 {job}\n"
-    assert cli("exec", job, "--worker", "0", "--", *line).stdout == f" {job}\n"
+    assert cli("exec", running_job, "--rank", "1", "--", *line).stdout == f"1 {running_job}\n"
+    assert cli("exec", running_job, "--worker", "0", "--", *line).stdout == f" {running_job}\n"
 
 
-def test_each_use_is_an_event_of_the_job(cli: Run, run_here: Run, job: str) -> None:
-    cli("exec", job, "--rank", "1", "--", "echo", "a b")
-    last = json.loads(run_here("status", "--events", "-o", "json", job).stdout)[-1]
+def test_each_use_is_an_event_of_the_job(cli: Run, run_here: Run, running_job: str) -> None:
+    cli("exec", running_job, "--rank", "1", "--", "echo", "a b")
+    last = json.loads(run_here("status", "--events", "-o", "json", running_job).stdout)[-1]
     assert re.fullmatch(r"\S+ runs `echo 'a b'` in rank 1", last["message"])
     assert last["state"] == "RUNNING"
 
 
-def test_much_data_passes_through_both_ways(shell: dict[str, str], job: str) -> None:
+def test_much_data_passes_through_both_ways(shell: dict[str, str], running_job: str) -> None:
     sent = bytes(range(256)) * 80_000
     done = subprocess.run(
-        [*CLI, "exec", job, "--", "cat"], input=sent, env=shell, capture_output=True, check=False
+        [*CLI, "exec", running_job, "--", "cat"],
+        input=sent,
+        env=shell,
+        capture_output=True,
+        check=False,
     )
     assert (done.returncode, done.stdout == sent) == (0, True), done.stderr
 
 
-def test_a_terminal_passes_its_size_and_ctrl_c(shell: dict[str, str], job: str) -> None:
+def test_a_terminal_passes_its_size_and_ctrl_c(shell: dict[str, str], running_job: str) -> None:
     script = (
         "trap 'echo got it; exit 9' INT; trap 'stty size' WINCH; stty size; while :; do sleep "
         "0.05; done"
     )
-    with Terminal("exec", job, "--", "sh", "-c", script, environment=shell) as terminal:
+    with Terminal("exec", running_job, "--", "sh", "-c", script, environment=shell) as terminal:
         terminal.resize(33, 101)
         terminal.read_until(b"33 101")
         terminal.resize(44, 55)
@@ -95,20 +105,22 @@ def test_a_terminal_passes_its_size_and_ctrl_c(shell: dict[str, str], job: str) 
         assert terminal.exit_code == 9
 
 
-def test_a_shell_ends_with_the_attempt(run_here: Run, shell: dict[str, str], job: str) -> None:
-    with Terminal("shell", job, environment=shell) as terminal:
+def test_a_shell_ends_with_the_attempt(
+    run_here: Run, shell: dict[str, str], running_job: str
+) -> None:
+    with Terminal("shell", running_job, environment=shell) as terminal:
         terminal.write(b"echo $((6 * 7))\n")
         terminal.read_until(b"42")
-        run_here("cancel", job)
+        run_here("cancel", running_job)
         assert b"Error: the attempt has ended" in terminal.read_to_end()
         assert terminal.exit_code == 5
 
 
 def test_ctrl_c_without_a_terminal_is_a_signal_for_the_command(
-    shell: dict[str, str], job: str
+    shell: dict[str, str], running_job: str
 ) -> None:
     script = "trap 'echo got it; exit 9' INT; echo up; while :; do sleep 0.05; done"
-    line = [*CLI, "exec", job, "--", "sh", "-c", script]
+    line = [*CLI, "exec", running_job, "--", "sh", "-c", script]
     with subprocess.Popen(
         line, env=shell, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
@@ -130,11 +142,11 @@ def test_an_interrupt_that_is_ignored_stays_so() -> None:
 
 
 def test_a_port_is_forwarded_for_any_number_of_connections(
-    cli: Run, run_here: Run, shell: dict[str, str], job: str
+    cli: Run, run_here: Run, shell: dict[str, str], running_job: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as inside:
         port = inside.getsockname()[1]
-        line = [*CLI, "port-forward", job, f"0:{port}"]
+        line = [*CLI, "port-forward", running_job, f"0:{port}"]
         socket.setdefaulttimeout(30.0)
         with subprocess.Popen(line, env=shell, stdout=subprocess.PIPE, text=True) as process:
             inside.accept()[0].close()  # the check
@@ -150,9 +162,9 @@ def test_a_port_is_forwarded_for_any_number_of_connections(
                     assert outside.recv(1) == b""
             process.send_signal(signal.SIGINT)
         assert process.returncode == 130
-    events = json.loads(run_here("status", "--events", "-o", "json", job).stdout)
+    events = json.loads(run_here("status", "--events", "-o", "json", running_job).stdout)
     assert sum(f"connects to port {port} of worker 0" in event["message"] for event in events) == 1
-    closed = cli("port-forward", job, str(port))
+    closed = cli("port-forward", running_job, str(port))
     assert (closed.returncode, closed.stderr) == (5, f"Error: port {port}: Connection refused\n")
 
 
@@ -176,23 +188,25 @@ def test_what_is_read_after_the_end_of_a_session_is_dropped() -> None:
     until(lambda: threading.active_count() <= before, within_s=20)
 
 
-def test_what_cannot_be_entered(cli: Run, run_here: Run, job: str) -> None:
-    wrong = cli("exec", job, "--rank", "2", "--", "true")
+def test_what_cannot_be_entered(cli: Run, run_here: Run, running_job: str) -> None:
+    wrong = cli("exec", running_job, "--rank", "2", "--", "true")
     assert (wrong.returncode, wrong.stderr) == (
         5,
         "Error: this job has no rank 2\nits ranks are 0 to 1\n",
     )
-    assert "this job has no worker 1" in cli("shell", job, "--worker", "1").stderr
-    assert "no-such-program: No such file" in cli("exec", job, "--", "no-such-program").stderr
+    assert "this job has no worker 1" in cli("shell", running_job, "--worker", "1").stderr
+    assert (
+        "no-such-program: No such file" in cli("exec", running_job, "--", "no-such-program").stderr
+    )
     assert (
         "give a rank or a worker, not both"
-        in cli("exec", job, "--worker", "0", "--rank", "0", "--", "true").stderr
+        in cli("exec", running_job, "--worker", "0", "--rank", "0", "--", "true").stderr
     )
-    assert "is neither PORT nor LOCAL:PORT" in cli("port-forward", job, "http").stderr
-    run_here("cancel", job)
-    run_here("wait", job)
-    ended = cli("exec", job, "--", "true")
+    assert "is neither PORT nor LOCAL:PORT" in cli("port-forward", running_job, "http").stderr
+    run_here("cancel", running_job)
+    run_here("wait", running_job)
+    ended = cli("exec", running_job, "--", "true")
     assert ended.returncode == 5
     assert ended.stderr.startswith(
-        f"Error: job {job} is CANCELLED: only the workers of a running job can be entered"
+        f"Error: job {running_job} is CANCELLED: only the workers of a running job can be entered"
     )

@@ -25,14 +25,14 @@ HEAVY = (
 )
 
 
-def run(code: str) -> str:
+def run_python(code: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
 
 
 def test_importing_client_lib_loads_nothing_heavy() -> None:
-    loaded = run(
+    loaded = run_python(
         "import client_lib, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     ).split()
     assert not set(HEAVY) & set(loaded)
@@ -40,7 +40,7 @@ def test_importing_client_lib_loads_nothing_heavy() -> None:
 
 def test_importing_client_lib_loads_no_module_of_its_own() -> None:
     assert (
-        run(
+        run_python(
             "import client_lib, sys; print(*[n for n in sys.modules if "
             "n.startswith('client_lib.')])"
         ).split()
@@ -56,7 +56,7 @@ def test_every_public_name_is_there_and_dir_shows_it() -> None:
 
 
 def test_a_star_import_gives_exactly_what_all_lists() -> None:
-    shown = run(
+    shown = run_python(
         "from client_lib import *; import client_lib; print(sorted(client_lib.__all__) == "
         "sorted(n for n in globals() if not n.startswith('__') and n != 'client_lib' or n == "
         "'__version__'))"
@@ -73,7 +73,7 @@ def test_a_client_needs_no_module_that_windows_lacks() -> None:
         "typer, yaml, zoneinfo"
     )
     ours = "client, cli.app, futures, job, transport.logins"
-    run(
+    run_python(
         f"import sys, {others}; pydantic.TypeAdapter; pydantic.BaseModel; "
         "sysconfig.get_config_vars()\nsys.platform = 'win32'\nfor name in ('fcntl', 'pwd', "
         "'resource', 'termios'): sys.modules[name] = None\nimport "

@@ -283,13 +283,6 @@ def test_a_job_is_found_by_name_from_anywhere(name_of_hello: str, client: Client
     assert found.stdout.strip() == "SUCCEEDED"
 
 
-def test_an_unknown_job_is_not_found(client: Client) -> None:
-    with pytest.raises(NotFound, match="no-such-job"):
-        get_job("no-such-job")
-    with pytest.raises(LookupError):
-        client.get_job("no-such-job")
-
-
 def test_jobs_are_listed_over_pages_newest_first(
     script: Callable[..., str], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from client_lib.errors import Conflict
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
-from tests.cluster.tests.jobs import job as pytorch_job
+from tests.cluster.tests.jobs import pytorch_job
 from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, prints, says

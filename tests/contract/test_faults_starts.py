@@ -10,7 +10,7 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from tests.cluster.errors import ApiError
-from tests.cluster.tests.jobs import job as pytorch_job
+from tests.cluster.tests.jobs import pytorch_job
 from tests.cluster.waiting import until
 from tests.contract.places import ClusterPlace, ended, says
 from tests.contract.test_promises import MEET, STAY, texts

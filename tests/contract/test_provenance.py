@@ -44,7 +44,7 @@ def project(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return root
 
 
-def run(place: Place, project: Path, value: int, **fields: Any) -> Job:
+def run_recorded(place: Place, project: Path, value: int, **fields: Any) -> Job:
     """A job that ended; `value` is in a file that its script imports."""
     (project / "part.py").write_text(f"X = {value}\n")
     (project / "train.py").write_text(TRAIN)
@@ -62,7 +62,7 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
     place: Place, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIN_SEED", "4711")
-    good = run(
+    good = run_recorded(
         place,
         project,
         1,
@@ -71,7 +71,7 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
         env_variables={"PYTHONHASHSEED": "1"},
     )
     assert good.info().state is State.SUCCEEDED, good.info().message
-    bad = run(
+    bad = run_recorded(
         place,
         project,
         9,
@@ -108,7 +108,10 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
 def test_two_jobs_are_compared_and_the_code_of_one_comes_back(
     place: Place, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = run(place, project, 1, code="snapshot"), run(place, project, 2, code="snapshot")
+    first, second = (
+        run_recorded(place, project, 1, code="snapshot"),
+        run_recorded(place, project, 2, code="snapshot"),
+    )
     found = first.diff(second)
     assert found.files == {"part.py": "--- a/part.py\n+++ b/part.py\n@@ -1 +1 @@\n-X = 1\n+X = 2"}
     assert found.parts["metrics"] == ["loss: 0.2, best 0.2 -> 0.4, best 0.4"]
@@ -138,7 +141,7 @@ def test_of_jobs_in_place_the_patches_are_kept(
     monkeypatch.setattr(source, "PATIENCE_S", 60.0)
     place, root = local_place, tmp_path / "in-place"
     root.mkdir()
-    outside = run(place, root, 1, code="in_place")
+    outside = run_recorded(place, root, 1, code="in_place")
     with pytest.raises(NotFound, match=r"only the digest of .*train.py: [0-9a-f]{64} was kept"):
         outside.code(tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -148,7 +151,10 @@ def test_of_jobs_in_place_the_patches_are_kept(
     git(root, "commit", "-qm", "one")
     # Python takes the bytecode of a file whose size and second of change are the same: the second
     # value is longer
-    good, bad = run(place, root, 1, code="in_place"), run(place, root, 10, code="in_place")
+    good, bad = (
+        run_recorded(place, root, 1, code="in_place"),
+        run_recorded(place, root, 10, code="in_place"),
+    )
     assert list(good.diff(bad).files) == ["part.py"]
     assert bad.explanation().changed == f"changed since {good.name}, which succeeded: files part.py"
     sentence = bad.code(tmp_path / "back")

@@ -17,7 +17,7 @@ from server_stub.curves.lag import Entries
 STEP_S, START = 0.02, 1_795_000_000.0
 
 
-def job(
+def entries_of_job(
     ranks: int,
     n_steps: int,
     delays: dict[int, float],
@@ -67,7 +67,7 @@ def test_a_rank_that_is_always_late_is_named_with_what_it_costs(
     ranks: int, buckets: int, delay: float, ahead: float, data: st.DataObject
 ) -> None:
     guilty = data.draw(st.integers(0, 2 * ranks - 1))
-    slow = found(job(ranks, 50, {guilty: delay}, buckets, ahead if ranks > 1 else 0.0))
+    slow = found(entries_of_job(ranks, 50, {guilty: delay}, buckets, ahead if ranks > 1 else 0.0))
     assert slow
     assert (slow.rank, slow.steps >= 45) == (guilty, True)
     cost = delay / (STEP_S + buckets * 1e-3 + delay)
@@ -77,25 +77,25 @@ def test_a_rank_that_is_always_late_is_named_with_what_it_costs(
 
 @given(st.integers(1, 4), st.integers(0, 3), st.integers(2, 9))
 def test_no_rank_is_named_that_is_late_now_and_then(ranks: int, buckets: int, often: int) -> None:
-    assert found(job(ranks, 60, {0: 0.05}, buckets, often=often)) is None
-    assert found(job(ranks, 60, {})) is None
+    assert found(entries_of_job(ranks, 60, {0: 0.05}, buckets, often=often)) is None
+    assert found(entries_of_job(ranks, 60, {})) is None
 
 
 @pytest.mark.parametrize("ahead", [0.0, 0.009, 0.05, -3600.0])
 def test_a_clock_that_is_wrong_makes_nobody_slow(ahead: float) -> None:
-    assert found(job(2, 50, {}, ahead=ahead)) is None
+    assert found(entries_of_job(2, 50, {}, ahead=ahead)) is None
 
 
 @pytest.mark.parametrize("skew", [0.015, 0.05, -3600.0])
 def test_clocks_that_are_known_are_set_right(skew: float) -> None:
     for delays in ({}, {1: 0.05}):
-        workers = [worker.of_rank for worker in job(1, 50, delays, ahead=skew)]
+        workers = [worker.of_rank for worker in entries_of_job(1, 50, delays, ahead=skew)]
         slow = lag.slow_rank(workers, [0.0, skew + 0.002])
         assert (slow.rank if slow else None) == next(iter(delays), None)
 
 
 def test_entries_of_a_long_job_are_few_and_can_be_saved() -> None:
-    workers = job(1, 100_000, {1: 0.05})
+    workers = entries_of_job(1, 100_000, {1: 0.05})
     assert all(len(windows) <= 64 for worker in workers for windows in worker.of_rank.values())
     again = [Entries(json.loads(json.dumps(worker.saved()))) for worker in workers]
     assert found(again) == found(workers)
@@ -106,7 +106,7 @@ def test_entries_of_a_long_job_are_few_and_can_be_saved() -> None:
 
 
 def test_entries_that_are_sent_twice_change_nothing() -> None:
-    once, twice = job(1, 220, {1: 0.05}), job(1, 220, {1: 0.05})
+    once, twice = entries_of_job(1, 220, {1: 0.05}), entries_of_job(1, 220, {1: 0.05})
     twice[0].of_rank[0].append(twice[0].of_rank[0][-1])
     assert lag.steps([worker.of_rank for worker in twice]) == lag.steps(
         [worker.of_rank for worker in once]
@@ -114,7 +114,7 @@ def test_entries_that_are_sent_twice_change_nothing() -> None:
 
 
 def test_a_restarted_rank_begins_again() -> None:
-    before, after = job(1, 40, {0: 0.05}), job(1, 60, {1: 0.05})
+    before, after = entries_of_job(1, 40, {0: 0.05}), entries_of_job(1, 60, {1: 0.05})
     for worker, newer in zip(before, after, strict=True):
         for rank, windows in newer.of_rank.items():
             worker.of_rank[rank] += [

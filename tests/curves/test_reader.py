@@ -21,7 +21,7 @@ from tests.kit.small_disk import no_file_grows_over
 from tests.logs.support import LogWriter
 
 
-def job(folder: Path, **changes: Any) -> LoggedJob:
+def logged_job(folder: Path, **changes: Any) -> LoggedJob:
     usual: dict[str, Any] = {
         "n_workers": 1,
         "attempt": 1,
@@ -64,14 +64,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_new_lines_are_added_and_no_byte_is_read_twice(tmp_path: Path, reads: list[int]) -> None:
     log, reader = writer(tmp_path), CurveReader(10**6)
-    assert losses(reader, job(tmp_path)) == []
+    assert losses(reader, logged_job(tmp_path)) == []
     for n in range(3):
         log.write(f"step {n} loss={n}", at=n)
-    assert losses(reader, job(tmp_path)) == [0, 1, 2]
+    assert losses(reader, logged_job(tmp_path)) == [0, 1, 2]
     begin = log.offset
     log.write("step 3 loss=3", at=3)
     reads.clear()
-    assert losses(reader, job(tmp_path)) == [0, 1, 2, 3]
+    assert losses(reader, logged_job(tmp_path)) == [0, 1, 2, 3]
     assert min(reads) == begin
 
 
@@ -81,7 +81,7 @@ def test_a_new_server_reads_the_log_of_an_ended_job_no_more(
     log = writer(tmp_path)
     for n in range(3):
         log.write(f"step {n} loss={n} acc=nan", at=n)
-    ended = job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    ended = logged_job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
     before = read(CurveReader(10**6), ended, 0).curves
     reads.clear()
     after = read(CurveReader(10**6), ended, 0).curves
@@ -104,14 +104,14 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, damage: bytes) -> None:
         log.write(f"step {n} loss={n}", at=n)
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1-0").write_bytes(damage)
-    assert losses(CurveReader(10**6), job(tmp_path)) == [0, 1, 2]
+    assert losses(CurveReader(10**6), logged_job(tmp_path)) == [0, 1, 2]
 
 
 def test_curves_that_a_full_disk_can_not_hold_take_no_room_on_it(tmp_path: Path) -> None:
     log = writer(tmp_path)
     for n in range(500):
         log.write(f"step {n} loss={n}", at=n)
-    ended = job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    ended = logged_job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
     with no_file_grows_over(2**12):
         assert len(losses(CurveReader(10**6), ended)) == 500
     assert not list((tmp_path / FOLDER).iterdir())
@@ -123,7 +123,7 @@ def test_attempts_continue_and_each_rank_has_its_curve(tmp_path: Path) -> None:
             log = writer(tmp_path, attempt, worker)
             for n in range(3):
                 log.write(f"step {n} loss={10 * attempt + n}", at=n, rank=worker)
-    both = job(tmp_path, attempt=2, n_workers=2)
+    both = logged_job(tmp_path, attempt=2, n_workers=2)
     reader = CurveReader(10**6)
     assert losses(reader, both) == [10, 11, 12, 20, 21, 22]
     assert set(read(reader, both, 1).curves) == {(1, "loss")}
@@ -131,7 +131,7 @@ def test_attempts_continue_and_each_rank_has_its_curve(tmp_path: Path) -> None:
 
 
 def test_what_workers_used_is_no_metric_and_no_progress_of_the_job(tmp_path: Path) -> None:
-    of, reader = job(tmp_path, n_workers=2), CurveReader(10**6)
+    of, reader = logged_job(tmp_path, n_workers=2), CurveReader(10**6)
     for worker in (0, 1):
         log = writer(tmp_path, worker=worker)
         for n in range(4):
@@ -148,7 +148,9 @@ def test_what_workers_used_is_no_metric_and_no_progress_of_the_job(tmp_path: Pat
         reader.first_steps(of, time.monotonic() + 60),
     ) == (None, "")
     for again in (reader, CurveReader(10**6)):  # the second one reads the file of the first
-        found = read(again, job(tmp_path, n_workers=2, state=State.SUCCEEDED), "workers").curves
+        found = read(
+            again, logged_job(tmp_path, n_workers=2, state=State.SUCCEEDED), "workers"
+        ).curves
         assert {key: [*curve.values] for key, curve in found.items()} == {
             (0, "worker/cpu_cores"): [0, 1, 2, 3],
             (1, "worker/cpu_cores"): [1, 2, 3, 4],
@@ -161,9 +163,9 @@ def test_lines_of_train_log_belong_to_no_rank(tmp_path: Path) -> None:
         log.write(f"step {n}/9 loss={n}", at=n, rank="-", stream="train.log")
         log.write("loss=9", at=n, rank="-", stream="launcher")
     reader = CurveReader(10**6)
-    assert set(read(reader, job(tmp_path), 0).curves) == {(None, "loss")}
-    assert losses(reader, job(tmp_path)) == [0, 1, 2]
-    latest = reader.progress(job(tmp_path), now=1e9, until=time.monotonic() + 9)
+    assert set(read(reader, logged_job(tmp_path), 0).curves) == {(None, "loss")}
+    assert losses(reader, logged_job(tmp_path)) == [0, 1, 2]
+    latest = reader.progress(logged_job(tmp_path), now=1e9, until=time.monotonic() + 9)
     assert latest is not None
     assert latest.metrics == {"loss": 2}
 
@@ -172,8 +174,8 @@ def test_a_list_waits_for_no_long_log(tmp_path: Path) -> None:
     log, reader = writer(tmp_path), CurveReader(10**6)
     for n in range(3):
         log.write(f"step {n} loss={n}", at=n)
-    assert reader.progress(job(tmp_path), now=0, until=0) is None
-    latest = reader.progress(job(tmp_path), now=0, until=time.monotonic() + 9)
+    assert reader.progress(logged_job(tmp_path), now=0, until=0) is None
+    latest = reader.progress(logged_job(tmp_path), now=0, until=time.monotonic() + 9)
     assert latest is not None
     assert latest.metrics == {"loss": 2}
 
@@ -183,13 +185,13 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
     for n in range(3):
         log.write(f"step {n} loss={n}", at=n)
         log.new_segment()
-    parts = [reader.curves(job(tmp_path), 0, 0.0) for _ in range(4)]
+    parts = [reader.curves(logged_job(tmp_path), 0, 0.0) for _ in range(4)]
     assert [part.complete for part in parts] == [False, False, False, True]
     assert parts[-1].curves[0, "loss"].values.tolist() == [0, 1, 2]
 
 
 def test_the_curves_of_a_removed_job_leave_nothing(tmp_path: Path) -> None:
-    gone = job(tmp_path / "gone", state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    gone = logged_job(tmp_path / "gone", state=State.SUCCEEDED, reason=Reason.COMPLETED)
     assert read(CurveReader(10**6), gone, 0).curves == {}
     assert list(tmp_path.iterdir()) == []
 
@@ -217,7 +219,7 @@ def test_values_of_a_script_are_exact_and_need_no_third(tmp_path: Path) -> None:
         "[" * 3999,
     ):
         log.write(junk, at=4, rank="-", stream="metrics")
-    found, complete, dropped = read(reader, job(tmp_path), 5)
+    found, complete, dropped = read(reader, logged_job(tmp_path), 5)
     assert (complete, dropped) == (True, 4)
     assert set(found) == {(5, name) for name in ("loss", "any name", "written", "collectives")}
     assert found[5, "loss"].steps.tolist() == [7]
@@ -242,7 +244,7 @@ def test_no_record_that_a_job_writes_itself_ends_the_reading(tmp_path: Path, kin
     for n in range(3):
         log.append([HOSTILE[kind] + b"\n"])
         log.write(f"step {n} loss={n}", at=n)
-    latest = reader.progress(job(tmp_path), now=1e9, until=time.monotonic() + 60)
+    latest = reader.progress(logged_job(tmp_path), now=1e9, until=time.monotonic() + 60)
     assert latest is not None
     assert latest.metrics == {"loss": 2}
 
@@ -253,14 +255,17 @@ def test_logs_that_are_too_many_leave_the_memory_and_keep_their_progress(
 ) -> None:
     for name, limit in limits.items():
         monkeypatch.setattr(curve_reader, name, limit)
-    log, running = writer(tmp_path), job(tmp_path)
+    log, running = writer(tmp_path), logged_job(tmp_path)
     for n in range(5):
         log.write(f"step {n}/9 loss={n}", at=n)
     reader = CurveReader(10**6)
     before = reader.progress(running, now=1e9, until=time.monotonic() + 60)
     assert before is not None
     assert before.done is not None
-    assert reader.progress(job(tmp_path / "other"), now=1e9, until=time.monotonic() + 60) is None
+    assert (
+        reader.progress(logged_job(tmp_path / "other"), now=1e9, until=time.monotonic() + 60)
+        is None
+    )
     assert (tmp_path / FOLDER / "1-0").exists()
     reads.clear()
     assert reader.progress(running, now=1e9, until=time.monotonic() + 60) == before
@@ -293,20 +298,20 @@ def test_the_slow_rank_is_looked_for_once_until_ranks_send_more(
 
     monkeypatch.setattr(lag, "steps", steps)
     log, other, reader = writer(tmp_path), writer(tmp_path, worker=1), CurveReader(10**6)
-    ended = job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    ended = logged_job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
     enters(log, 0)
-    assert slow(job(tmp_path)) == (19, 2)  # in the newest windows, and in all
+    assert slow(logged_job(tmp_path)) == (19, 2)  # in the newest windows, and in all
     log.write("step 1 loss=0.5", at=1)
-    assert [slow(each) for each in (job(tmp_path), ended)] == [(19, 0), (19, 0)]
+    assert [slow(each) for each in (logged_job(tmp_path), ended)] == [(19, 0), (19, 0)]
     enters(log, 20)
-    assert [slow(job(tmp_path)) for _ in range(2)] == [(39, 2), (39, 0)]
-    two = job(tmp_path, n_workers=2)
+    assert [slow(logged_job(tmp_path)) for _ in range(2)] == [(39, 2), (39, 0)]
+    two = logged_job(tmp_path, n_workers=2)
     other.write("no entries", at=1)
     assert [slow(two) for _ in range(2)] == [(39, 2), (39, 0)]
 
 
 def test_the_clock_of_a_worker_makes_no_rank_slow(tmp_path: Path) -> None:
-    two, reader = job(tmp_path, n_workers=2), CurveReader(10**6)
+    two, reader = logged_job(tmp_path, n_workers=2), CurveReader(10**6)
     for worker, ahead in ((0, 0.0), (1, 0.05)):
         times = [1e9 + 0.1 * n + ahead for n in range(20)]
         writer(tmp_path, worker=worker).write(line(worker, 0, 1, times), rank="-", stream="metrics")
@@ -321,7 +326,10 @@ def test_the_clock_of_a_worker_makes_no_rank_slow(tmp_path: Path) -> None:
 
 
 def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
-    log, ended = writer(tmp_path), job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    log, ended = (
+        writer(tmp_path),
+        logged_job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED),
+    )
     log.write(f"{WARNING}worker 2 (node-2) is slow", at=0, rank="-")
     log.write(f"{WARNING}of the script", at=1)
     for reader in (CurveReader(10**6), CurveReader(10**6)):  # the second one reads the file
@@ -333,12 +341,12 @@ def test_logs_with_many_entries_leave_the_memory_too(
 ) -> None:
     # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
     monkeypatch.setattr(curve_reader, "_POINTS", 80)
-    log, running, until = writer(tmp_path), job(tmp_path), time.monotonic() + 60
+    log, running, until = writer(tmp_path), logged_job(tmp_path), time.monotonic() + 60
     enters(log, 0)
     reader = CurveReader(10**6)
     before = reader.slow(running, until)[1]
     assert before
-    assert reader.progress(job(tmp_path / "other"), now=1e9, until=until) is None
+    assert reader.progress(logged_job(tmp_path / "other"), now=1e9, until=until) is None
     assert (tmp_path / FOLDER / "1-0").exists()
     reads.clear()
     assert reader.slow(running, until)[1] == before

@@ -317,7 +317,7 @@ def database(cluster: Cluster) -> Iterator[str]:
     if found is None:
         pytest.skip("PostgreSQL's initdb is not installed (apt-get install postgresql)")
     machine = f"10.{cluster.network.number}.0.1"
-    with postgresql.server(found, machine, clients="10.0.0.0/8") as server:
+    with postgresql.started(found, machine, clients="10.0.0.0/8") as server:
         yield server.url()
 
 

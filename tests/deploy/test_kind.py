@@ -32,7 +32,7 @@ def tool(folder: Path, name: str, script: str = "exit 0") -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def run(project: Path, tools: Path, *steps: str) -> subprocess.CompletedProcess[str]:
+def run_kind(project: Path, tools: Path, *steps: str) -> subprocess.CompletedProcess[str]:
     tools.mkdir(exist_ok=True)
     command = [sys.executable, str(project / "k8s" / "kind.py"), *steps]
     variables = {**os.environ, "PATH": str(tools), "PYTHONPATH": str(ROOT)}
@@ -46,7 +46,7 @@ def calls(tools: Path) -> list[str]:
 
 def test_what_is_missing_is_said_before_anything_is_done(project: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "docker")
-    ended = run(project, tmp_path / "bin", "up", "demo")
+    ended = run_kind(project, tmp_path / "bin", "up", "demo")
     assert ended.returncode == 1
     assert "kind is missing: https://" in ended.stderr
     assert "kubectl is missing: https://" in ended.stderr
@@ -58,7 +58,7 @@ def test_a_docker_without_its_daemon_is_told_from_none(project: Path, tmp_path: 
     tool(tmp_path / "bin", "docker", "exit 1")
     for name in ("kind", "kubectl"):
         tool(tmp_path / "bin", name)
-    ended = run(project, tmp_path / "bin", "check")
+    ended = run_kind(project, tmp_path / "bin", "check")
     assert ended.returncode == 1
     assert "its daemon doesn't answer" in ended.stderr
     assert calls(tmp_path / "bin") == ["docker info"]
@@ -71,7 +71,7 @@ def test_it_makes_the_cluster_once_and_then_images_operator_and_server(
     tool(tmp_path / "bin", "docker")
     tool(tmp_path / "bin", "kind", f"echo {there}")
     tool(tmp_path / "bin", "kubectl")
-    ended = run(project, tmp_path / "bin", "up")
+    ended = run_kind(project, tmp_path / "bin", "up")
     assert ended.returncode == 0, ended.stderr
     made = [
         re.sub(rf"{project}/|--context kind-client-lib ", "", call)
@@ -98,9 +98,9 @@ def test_it_makes_the_cluster_once_and_then_images_operator_and_server(
 def test_the_token_is_made_once_and_for_this_user_alone(project: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "kubectl")
     overlay = project / "k8s" / "overlays" / "kind"
-    run(project, tmp_path / "bin", "server")
+    run_kind(project, tmp_path / "bin", "server")
     token, users = (overlay / "token").read_text(), (overlay / "users.toml").read_text()
-    run(project, tmp_path / "bin", "server")
+    run_kind(project, tmp_path / "bin", "server")
     assert ((overlay / "token").read_text(), (overlay / "users.toml").read_text()) == (token, users)
     assert stat.S_IMODE((overlay / "token").stat().st_mode) == 0o600
     assert token.strip() not in users
@@ -109,7 +109,7 @@ def test_the_token_is_made_once_and_for_this_user_alone(project: Path, tmp_path:
 
 def test_a_step_that_fails_ends_it_with_the_command_shown(project: Path, tmp_path: Path) -> None:
     tool(tmp_path / "bin", "kubectl", "exit 3")
-    ended = run(project, tmp_path / "bin", "operator", "server")
+    ended = run_kind(project, tmp_path / "bin", "operator", "server")
     assert ended.returncode == 1
     assert "== kubectl --context kind-client-lib apply --server-side -k" in ended.stderr
     assert ended.stderr.endswith("kubectl failed with exit code 3\n")

@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(checkout: Path, *line: str) -> subprocess.CompletedProcess[str]:
+def run_line(checkout: Path, *line: str) -> subprocess.CompletedProcess[str]:
     shell = {
         **os.environ,
         "VIRTUAL_ENV": sys.prefix,
@@ -46,7 +46,7 @@ def accuracy(text: str) -> float:
 def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(
     own_server: LocalServer, checkout: Path
 ) -> None:
-    done = run(
+    done = run_line(
         checkout,
         "client-lib",
         "submit",
@@ -74,7 +74,7 @@ def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(
 
 
 def test_the_ten_lines_of_the_readme_run(own_server: LocalServer, checkout: Path) -> None:
-    done = run(checkout, sys.executable, "examples/submit.py")
+    done = run_line(checkout, sys.executable, "examples/submit.py")
     lines = done.stdout.splitlines()
     assert re.fullmatch(r'Job "digits-ddp-\w{5}" created\.', lines[0])
     assert accuracy(done.stdout) > 0.95
@@ -82,6 +82,8 @@ def test_the_ten_lines_of_the_readme_run(own_server: LocalServer, checkout: Path
 
 
 def test_the_job_file_means_the_same_script(own_server: LocalServer, checkout: Path) -> None:
-    shown = run(checkout, "client-lib", "render", "-c", "examples/job.yaml", "-o", "json").stdout
+    shown = run_line(
+        checkout, "client-lib", "render", "-c", "examples/job.yaml", "-o", "json"
+    ).stdout
     assert str(checkout / "examples" / "digits_ddp.py") in shown
     assert '"worker": 1' in shown

@@ -5,7 +5,7 @@ import pytest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Failure
 from server_stub.failures import exit_meaning, explain
-from tests.cli.small_server import job
+from tests.kit.jobs import job_info
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_an_end_without_a_meaning_has_none() -> None:
 
 
 def test_the_end_of_a_setup_has_a_hint_and_no_meaning() -> None:
-    info = job("train", State.FAILED, Reason.SETUP_FAILED)
+    info = job_info("train", State.FAILED, Reason.SETUP_FAILED)
     setup = Failure(
         worker=2, exit_code=1, last_lines=["ModuleNotFoundError: No module named 'cv2'"]
     )

@@ -15,7 +15,7 @@ from tests.functions.conftest import Script
 TEXT = "\"$5 $HOME `x` a\\$b\" 'quotes' \n\t é 漢字 \U0001f600 \x00"
 
 
-def run(function: Callable[..., object], *args: object, **options: object) -> object:
+def result_of(function: Callable[..., object], *args: object, **options: object) -> object:
     job = Job(script=function, args=args, **options)  # type: ignore[arg-type]
     job.submit()
     return job.result(timeout=60)
@@ -70,9 +70,9 @@ def test_closures_lambdas_methods_and_partials(folder: Path) -> None:
         Trainer(40).fit,
         functools.partial(Trainer.fit, Trainer(40)),
     ]
-    assert run(lambda: [call(2) for call in calls]) == [42, 42, 42]
-    assert run(Trainer(40).fit, 2) == 42
-    assert run(functools.partial(echo, scale=3), 1) == [1, 1, 1]
+    assert result_of(lambda: [call(2) for call in calls]) == [42, 42, 42]
+    assert result_of(Trainer(40).fit, 2) == 42
+    assert result_of(functools.partial(echo, scale=3), 1) == [1, 1, 1]
 
 
 def test_an_interpreter_without_cloudpickle_uses_the_caller_s(folder: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_large_arguments_and_results_travel_and_it_runs_in_the_caller_s_working_
 ) -> None:
     (folder / "data.txt").write_text("42")
     block = os.urandom(20_000_000)
-    assert run(lambda given: (given[::-1], Path("data.txt").read_text()), block) == (
+    assert result_of(lambda given: (given[::-1], Path("data.txt").read_text()), block) == (
         block[::-1],
         "42",
     )
@@ -136,7 +136,7 @@ def test_an_exception_that_can_t_be_rebuilt_is_a_remote_error_with_the_same_text
         raise Odd(1, 2)
 
     with pytest.raises(RemoteError, match="Odd: 1 and 2") as raised:
-        run(fail)
+        result_of(fail)
     assert "Odd: 1 and 2</b>" in (raised.value._repr_html_() or "")  # the card of a notebook
 
 

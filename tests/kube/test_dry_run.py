@@ -37,7 +37,7 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def server(control_plane: Cluster, tmp_path: Path) -> Iterator[ServerProcess]:
+def server_process(control_plane: Cluster, tmp_path: Path) -> Iterator[ServerProcess]:
     server = ServerProcess(
         tmp_path / "state",
         CLIENT_LIB_SERVER_RUNTIME="kubernetes",
@@ -59,10 +59,10 @@ def names_in(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 def test_a_dry_run_shows_what_a_submit_creates_twice_and_creates_nothing(
-    server: ServerProcess, control_plane: Cluster
+    server_process: ServerProcess, control_plane: Cluster
 ) -> None:
     before = names_in(control_plane)
-    shown = [server.call("POST", "/api/v1/render", json=REQUEST) for _ in range(2)]
+    shown = [server_process.call("POST", "/api/v1/render", json=REQUEST) for _ in range(2)]
     assert [answer.status_code for answer in shown] == [200, 200], shown[0].text
     assert shown[0].text == shown[1].text
     assert "hush" not in shown[0].text
@@ -70,7 +70,7 @@ def test_a_dry_run_shows_what_a_submit_creates_twice_and_creates_nothing(
 
     manifest = shown[0].json()
     assert manifest["runtime"] == "kubernetes"
-    submitted = server.call("POST", "/api/v1/jobs", json=REQUEST)
+    submitted = server_process.call("POST", "/api/v1/jobs", json=REQUEST)
     assert submitted.status_code == 201
     kinds = [made["kind"] for made in manifest["objects"]]
     assert kinds == ["ConfigMap", "ConfigMap", "Secret", "Secret", "NetworkPolicy", "PyTorchJob"]

@@ -35,7 +35,7 @@ class Site:
         self.kubeconfig = kubeconfig(folder)
         self.servers: list[ServerProcess] = []
 
-    def server(self, catalogue: str, **variables: str) -> ServerProcess:
+    def start(self, catalogue: str, **variables: str) -> ServerProcess:
         self.file.write_text(catalogue)
         given = {
             "RUNTIME": "kubernetes",
@@ -64,7 +64,7 @@ def types(server: ServerProcess) -> list[str]:
 def test_a_server_that_gets_a_wrong_catalogue_uses_the_last_valid_one_and_says_so(
     site: Site,
 ) -> None:
-    first = site.server(GOOD)
+    first = site.start(GOOD)
     assert types(first) == ["a.1gpu"]
     assert first.get(paths.READYZ).text == "ok\n"
     assert not [
@@ -74,7 +74,7 @@ def test_a_server_that_gets_a_wrong_catalogue_uses_the_last_valid_one_and_says_s
     ]
     first.end()
 
-    second = site.server(WRONG)
+    second = site.start(WRONG)
     assert types(second) == ["a.1gpu"]
     ready = second.get(paths.READYZ)
     warning = (

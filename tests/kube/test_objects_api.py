@@ -58,14 +58,14 @@ def path_of(wanted: Object) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(control_plane: Cluster) -> Place:
+def objects_place(control_plane: Cluster) -> Place:
     control_plane.namespace(NAMESPACE)
     connection = connect(control_plane.kubeconfig, None)
     return Place(connection, ObjectsApi(connection, NAMESPACE, PYTORCHJOB), control_plane)
 
 
 @pytest.fixture
-def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
+def attempt(objects_place: Place) -> Iterator[Callable[..., Objects]]:
     """Renders one; of another job each time, but for what is given."""
     made: list[Objects] = []
 
@@ -83,18 +83,18 @@ def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
     for objects in made:
         for each in objects.all():
             try:
-                place.cluster.api.merge(path_of(each), {"metadata": {"finalizers": None}})
-                place.cluster.api.delete(path_of(each))
+                objects_place.cluster.api.merge(path_of(each), {"metadata": {"finalizers": None}})
+                objects_place.cluster.api.delete(path_of(each))
             except ApiError as error:
                 if error.status != 404:
                     raise
 
 
 def test_everything_of_an_attempt_is_owned_by_its_job(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     objects = attempt()
-    uid = place.make(objects)["metadata"]["uid"]
+    uid = objects_place.make(objects)["metadata"]["uid"]
     assert [each["kind"] for each in objects.own.values()] == [
         "ConfigMap",
         "Secret",
@@ -102,111 +102,126 @@ def test_everything_of_an_attempt_is_owned_by_its_job(
         "NetworkPolicy",
     ]
     for each in objects.all():
-        assert place.owners(each) == (set() if each["kind"] == PYTORCHJOB.name else {uid}), each[
-            "kind"
-        ]
+        assert objects_place.owners(each) == (
+            set() if each["kind"] == PYTORCHJOB.name else {uid}
+        ), each["kind"]
 
 
 def test_what_jobs_share_is_owned_by_each_of_them(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     one, other, third = attempt(), attempt(), attempt(launcher=b"of another version")
-    uids = {place.make(one)["metadata"]["uid"], place.make(other)["metadata"]["uid"]}
-    alone = place.make(third)["metadata"]["uid"]
-    assert place.owners(one.launcher) == uids
-    assert place.owners(third.launcher) == {alone}
-    assert place.find(one.launcher)["immutable"]
+    uids = {
+        objects_place.make(one)["metadata"]["uid"],
+        objects_place.make(other)["metadata"]["uid"],
+    }
+    alone = objects_place.make(third)["metadata"]["uid"]
+    assert objects_place.owners(one.launcher) == uids
+    assert objects_place.owners(third.launcher) == {alone}
+    assert objects_place.find(one.launcher)["immutable"]
 
 
-def test_made_again_it_is_what_it_was(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_made_again_it_is_what_it_was(
+    objects_place: Place, attempt: Callable[..., Objects]
+) -> None:
     objects = attempt()
-    first = place.make(objects)
-    versions = [place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()]
-    assert place.make(objects)["metadata"]["uid"] == first["metadata"]["uid"]
+    first = objects_place.make(objects)
+    versions = [
+        objects_place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()
+    ]
+    assert objects_place.make(objects)["metadata"]["uid"] == first["metadata"]["uid"]
     assert [
-        place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()
+        objects_place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()
     ] == versions
-    assert place.owners(objects.launcher) == {first["metadata"]["uid"]}
+    assert objects_place.owners(objects.launcher) == {first["metadata"]["uid"]}
 
 
-def test_what_is_made_is_not_sent_back(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_what_is_made_is_not_sent_back(
+    objects_place: Place, attempt: Callable[..., Objects]
+) -> None:
     """The launcher has 150 kB."""
-    made = place.api.create_workload(attempt().workload)
+    made = objects_place.api.create_workload(attempt().workload)
     assert "spec" not in made
     assert made["metadata"]["uid"]
 
 
 def test_what_is_of_somebody_else_is_left_alone(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     theirs, ours = attempt(job_name="wanted"), attempt(job_name="wanted")
-    uid = place.make(theirs)["metadata"]["uid"]
+    uid = objects_place.make(theirs)["metadata"]["uid"]
     with pytest.raises(NameTaken, match="PyTorchJob wanted"):
-        place.api.create_workload(ours.workload)
-    assert place.find_own(ours) is None
-    assert place.find_own(theirs) is not None
-    assert place.find(theirs.workload)["metadata"]["uid"] == uid
+        objects_place.api.create_workload(ours.workload)
+    assert objects_place.find_own(ours) is None
+    assert objects_place.find_own(theirs) is not None
+    assert objects_place.find(theirs.workload)["metadata"]["uid"] == uid
 
 
-def test_what_is_being_deleted_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_what_is_being_deleted_is_waited_for(
+    objects_place: Place, attempt: Callable[..., Objects]
+) -> None:
     objects = attempt()
-    job = place.make(objects)
+    job = objects_place.make(objects)
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    place.cluster.api.merge(
+    objects_place.cluster.api.merge(
         path_of(objects.workload), {"metadata": {"finalizers": ["example.com/stays"]}}
     )
-    place.api.delete_workload(name, uid)
-    found = place.find(objects.workload)["metadata"]
+    objects_place.api.delete_workload(name, uid)
+    found = objects_place.find(objects.workload)["metadata"]
     assert found["deletionTimestamp"]
     assert "foregroundDeletion" in found["finalizers"]  # gone only when its pods are
     with pytest.raises(BeingDeleted, match=f"PyTorchJob {name}"):
-        place.api.create_workload(objects.workload)
+        objects_place.api.create_workload(objects.workload)
 
 
 def test_what_goes_with_a_gang_before_is_waited_for(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     objects = attempt()
-    job = place.make(objects)
+    job = objects_place.make(objects)
     next_gang = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4())}}
-    make, *_ = place.api.creations(objects, next_gang)
+    make, *_ = objects_place.api.creations(objects, next_gang)
     with pytest.raises(BeingDeleted, match="ConfigMap"):
         make()
 
 
 def test_what_a_job_of_this_name_has_left_is_waited_for(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     before, after = attempt(job_name="again"), attempt(job_name="again")
-    job = place.make(before)
-    place.cluster.api.merge(
+    job = objects_place.make(before)
+    objects_place.cluster.api.merge(
         path_of(before.own["plan"]), {"metadata": {"finalizers": ["example.com/stays"]}}
     )
-    place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"], in_background=True)
+    objects_place.api.delete_workload(
+        job["metadata"]["name"], job["metadata"]["uid"], in_background=True
+    )
     # at once; what it owns goes when the garbage collector comes
-    assert place.find_own(before) is None
-    found = place.api.create_workload(after.workload)
-    make, *_ = place.api.creations(after, found)
+    assert objects_place.find_own(before) is None
+    found = objects_place.api.create_workload(after.workload)
+    make, *_ = objects_place.api.creations(after, found)
     with pytest.raises(BeingDeleted, match="ConfigMap"):
         make()
 
 
 def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_earlier_one(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     class Applying(PyTorchJob):
         # for JobSets, which are not there
         applied = Applied("coordination.k8s.io", "v1", "leases", label="of")
 
     kind = Applying()
-    place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, kind))
+    objects_place = replace(
+        objects_place, api=ObjectsApi(objects_place.connection, NAMESPACE, kind)
+    )
     before, after = attempt(job_name="renewed"), attempt(job_name="renewed")
-    job = place.make(before)
-    assert place.make(before)["metadata"]["uid"] == job["metadata"]["uid"]
-    place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
-    assert place.find_own(before) is None
+    job = objects_place.make(before)
+    assert objects_place.make(before)["metadata"]["uid"] == job["metadata"]["uid"]
+    objects_place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
+    assert objects_place.find_own(before) is None
     with pytest.raises(BeingDeleted, match="ConfigMap renewed"):
-        place.make(after)
+        objects_place.make(after)
     name = after.workload["metadata"]["name"]
     pod = before.workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     del pod["priorityClassName"]  # which is not there
@@ -219,21 +234,21 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
             {"metadata": {"name": "left", "labels": {"of": name}}, "spec": pod},
         ),
     ):
-        place.cluster.api.create(path, left)
+        objects_place.cluster.api.create(path, left)
         with pytest.raises(BeingDeleted, match="what is left of an earlier PyTorchJob renewed"):
-            place.make(after)
-        place.cluster.api.delete(f"{path}/{left['metadata']['name']}")
-    assert place.find_own(after) is None
+            objects_place.make(after)
+        objects_place.cluster.api.delete(f"{path}/{left['metadata']['name']}")
+    assert objects_place.find_own(after) is None
 
 
 def test_only_the_job_that_is_meant_is_deleted(
-    place: Place, attempt: Callable[..., Objects]
+    objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
     objects = attempt()
-    job = place.make(objects)
+    job = objects_place.make(objects)
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    place.api.delete_workload(name, str(uuid.uuid4()))
-    place.api.delete_workload("was-never", uid)
-    assert place.api.find_by_uid(name, uid) is not None
-    assert place.api.find_by_uid(name, str(uuid.uuid4())) is None
-    assert place.api.find_by_uid("was-never", uid) is None
+    objects_place.api.delete_workload(name, str(uuid.uuid4()))
+    objects_place.api.delete_workload("was-never", uid)
+    assert objects_place.api.find_by_uid(name, uid) is not None
+    assert objects_place.api.find_by_uid(name, str(uuid.uuid4())) is None
+    assert objects_place.api.find_by_uid("was-never", uid) is None

@@ -31,7 +31,7 @@ def python() -> Path:
     return environment(NAME, ours_behind=True) / "bin" / "python"
 
 
-def run(python: Path, *arguments: str) -> str:
+def run_command(python: Path, *arguments: str) -> str:
     done = subprocess.run(
         [python, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200
     )
@@ -51,7 +51,9 @@ def test_it_reads_kubeconfigs_and_its_connections_are_watched(python: Path) -> N
     tests = ("tests/kube/test_connect.py", "tests/kube/test_watch.py")
     assert (
         "passed"
-        in run(python, "-m", "pytest", "-v", "-p", "no:cacheprovider", *tests).splitlines()[-1]
+        in run_command(python, "-m", "pytest", "-v", "-p", "no:cacheprovider", *tests).splitlines()[
+            -1
+        ]
     )
 
 
@@ -60,4 +62,4 @@ def test_it_does_all_that_an_attempt_asks_of_a_real_api_server(
     python: Path, control_plane: Cluster
 ) -> None:
     control_plane.namespace(NAMESPACE)
-    assert run(python, "-c", EXERCISE, str(control_plane.kubeconfig)).startswith("35.")
+    assert run_command(python, "-c", EXERCISE, str(control_plane.kubeconfig)).startswith("35.")

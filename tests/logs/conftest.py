@@ -21,7 +21,7 @@ def writer(tmp_path: Path) -> LogWriter:
 
 
 @pytest.fixture
-def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+def logs_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     """In a thread of this process, with inotify where there is one, or as
     `support.each_kind_of_events` says.
     """

@@ -22,7 +22,7 @@ from tests.kit.waiting import until
 from tests.logs.log_server import NAME
 
 each_kind_of_events = pytest.mark.parametrize(
-    "server", ["inotify", pytest.param("polling", marks=pytest.mark.process)], indirect=True
+    "logs_server", ["inotify", pytest.param("polling", marks=pytest.mark.process)], indirect=True
 )
 """Runs a test with either way in which a server learns that a log has grown."""
 START = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)

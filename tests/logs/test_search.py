@@ -28,49 +28,51 @@ def two(tmp_path: Path) -> tuple[LogWriter, LogWriter]:
 
 
 @pytest.mark.usefixtures("two")
-def test_lines_of_all_ranks_by_time_with_lines_of_their_rank_around(server: Server) -> None:
-    assert server.text(grep="[45]$").splitlines() == ["[0] line 4", "[1] line 5"]
+def test_lines_of_all_ranks_by_time_with_lines_of_their_rank_around(logs_server: Server) -> None:
+    assert logs_server.text(grep="[45]$").splitlines() == ["[0] line 4", "[1] line 5"]
     around = ["[0] line 2", "[1] line 3", "[0] line 4", "[1] line 5", "[0] line 6", "[1] line 7"]
-    assert server.text(grep="line [45]", context=1).splitlines() == around
-    assert server.text(grep="line [48]", context=1).splitlines() == [
+    assert logs_server.text(grep="line [45]", context=1).splitlines() == around
+    assert logs_server.text(grep="line [48]", context=1).splitlines() == [
         f"[0] line {n}" for n in (2, 4, 6, 8)
     ]
-    assert server.text(grep="nothing") == ""
+    assert logs_server.text(grep="nothing") == ""
 
 
 @pytest.mark.usefixtures("two")
-def test_with_the_other_choices(server: Server) -> None:
-    assert server.text(grep="line", rank=1, tail=2) == "line 7\nline 9\n"
-    assert server.text(grep="line [0-8]", since=stamp(7)).splitlines() == [
+def test_with_the_other_choices(logs_server: Server) -> None:
+    assert logs_server.text(grep="line", rank=1, tail=2) == "line 7\nline 9\n"
+    assert logs_server.text(grep="line [0-8]", since=stamp(7)).splitlines() == [
         "[1] line 7",
         "[0] line 8",
     ]
-    assert server.text(grep="line", tail=0) == ""
-    with server.get(grep="line", attempt=2) as answer:
+    assert logs_server.text(grep="line", tail=0) == ""
+    with logs_server.get(grep="line", attempt=2) as answer:
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 def test_an_expression_that_takes_too_long_ends_alone(
-    server: Server, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+    logs_server: Server, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "LIMIT_S", 1.5)
     writer.write("a" * 60 + "b")
-    with server.get(grep="^(a+)+$") as answer:
+    with logs_server.get(grep="^(a+)+$") as answer:
         assert answer.status_code == 422
         assert answer.json()["message"] == "the search for '^(a+)+$' took longer than 1.5 s"
     monkeypatch.undo()
-    assert server.text(grep="b$") == "[0] " + "a" * 60 + "b\n"
+    assert logs_server.text(grep="b$") == "[0] " + "a" * 60 + "b\n"
 
 
-def test_too_many_lines(server: Server, writer: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_lines(
+    logs_server: Server, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(search, "LINES_MAX", 2)
     for _ in range(3):
         writer.write("same")
-    with server.get(grep="same") as answer:
+    with logs_server.get(grep="same") as answer:
         assert answer.json()["message"] == "'same' finds more than 2 lines or 64 MiB"
-    assert server.text(grep="same", tail=2).splitlines() == ["[0] same", "[0] same"]
+    assert logs_server.text(grep="same", tail=2).splitlines() == ["[0] same", "[0] same"]
     monkeypatch.setattr(search, "BYTES_MAX", 10)
-    with server.get(grep="same", tail=1) as answer:
+    with logs_server.get(grep="same", tail=1) as answer:
         assert answer.status_code == 422
 
 
@@ -96,7 +98,7 @@ def test_the_process_of_a_search_loads_little() -> None:
         ),
     ],
 )
-def test_wrong_requests(server: Server, wrong: dict[str, Any], why: str) -> None:
-    with server.get(**wrong) as answer:
+def test_wrong_requests(logs_server: Server, wrong: dict[str, Any], why: str) -> None:
+    with logs_server.get(**wrong) as answer:
         assert answer.status_code == 422
         assert why in answer.json()["message"]

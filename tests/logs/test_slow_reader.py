@@ -20,13 +20,13 @@ from tests.logs.support import LogWriter, Server, each_kind_of_events
 
 @each_kind_of_events
 def test_a_reader_that_stops_for_a_while_gets_every_line_once(
-    server: Server, writer: LogWriter, tmp_path: Path
+    logs_server: Server, writer: LogWriter, tmp_path: Path
 ) -> None:
     """Its buffers are full in the middle of a frame: what was begun is
     finished, what came since follows.
     """
-    with _follow(server) as connection:
-        until(lambda: server.followers() == 1)
+    with _follow(logs_server) as connection:
+        until(lambda: logs_server.followers() == 1)
         sent = [f"{number} " + "x" * 5000 for number in range(2000)]
         for text in sent:
             writer.write(text)
@@ -35,27 +35,27 @@ def test_a_reader_that_stops_for_a_while_gets_every_line_once(
 
 
 def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(
-    server: Server, writer: LogWriter
+    logs_server: Server, writer: LogWriter
 ) -> None:
-    with _follow(server) as connection:
-        until(lambda: server.followers() == 1)
+    with _follow(logs_server) as connection:
+        until(lambda: logs_server.followers() == 1)
         for number in range(2000):
             writer.write(f"{number} " + "x" * 5000)
         connection.recv(1)
-    until(lambda: server.followers() == 0)
+    until(lambda: logs_server.followers() == 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
 def test_readers_that_vanish_leave_no_file_open(
-    server: Server, writer: LogWriter, tmp_path: Path
+    logs_server: Server, writer: LogWriter, tmp_path: Path
 ) -> None:
     """The files are closed with the connection, and not when the garbage
     collector finds their readers.
     """
     gc.disable()
     try:
-        readers = [_follow(server) for _ in range(10)]
-        until(lambda: server.followers() == len(readers))
+        readers = [_follow(logs_server) for _ in range(10)]
+        until(lambda: logs_server.followers() == len(readers))
         for number in range(2000):
             writer.write(f"{number} " + "x" * 5000)
         until(lambda: len(_open_below(tmp_path)) > len(readers))
@@ -78,9 +78,9 @@ def _open_below(folder: Path) -> list[str]:
     return [path for path in found if path.startswith(f"{folder}/")]
 
 
-def _follow(server: Server) -> socket.socket:
+def _follow(logs_server: Server) -> socket.socket:
     """A reader with little room."""
-    at = urlsplit(server.url)
+    at = urlsplit(logs_server.url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(30)

@@ -30,7 +30,7 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_app(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "my_app.py").write_text(APP)
     (folder / "config.yaml").write_text("db:\n  driver: mysql\n  timeout: 10\n")
     command = [sys.executable, "my_app.py", "--multirun", "hydra/launcher=client_lib", *arguments]
@@ -44,7 +44,7 @@ def test_each_combination_of_a_sweep_is_a_job_with_the_launcher_s_options(folder
         "hydra.sweep.dir=out",
         "hydra.sweep.subdir=${hydra.job.num}",
     ]
-    done = run(folder, "db.driver=mysql,postgresql", "db.timeout=5,7", *options)
+    done = run_app(folder, "db.driver=mysql,postgresql", "db.timeout=5,7", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [(folder / "out" / str(number) / "ran").read_text().split() for number in range(4)]
     assert [words[:2] for words in ran] == [
@@ -59,7 +59,7 @@ def test_each_combination_of_a_sweep_is_a_job_with_the_launcher_s_options(folder
 
 
 def test_an_error_of_a_run_is_that_of_the_program(folder: Path) -> None:
-    done = run(folder, "db.driver=broken")
+    done = run_app(folder, "db.driver=broken")
     assert done.returncode == 1
     assert "no such driver" in done.stdout + done.stderr
 

@@ -7,6 +7,7 @@ import pytest
 
 from client_lib.reports import curves, table
 from client_lib.spec.states import about
+from tests.kit.jobs import job_json
 
 
 def curve(values: list[Any], **changes: Any) -> dict[str, Any]:
@@ -84,12 +85,8 @@ def test_estimated_times_have_two_digits(seconds: float, text: str) -> None:
 
 
 def test_jobs_are_ranked_by_their_best_value_and_those_without_it_stand_at_the_end() -> None:
-    def job(name: str) -> dict[str, Any]:
-        return {
-            "name": name,
-            "state": "SUCCEEDED",
-            "spec": {"script": "train.py", "args": ["--lr", name]},
-        }
+    def ended(name: str) -> dict[str, Any]:
+        return job_json(name, "SUCCEEDED", spec={"script": "train.py", "args": ["--lr", name]})
 
     def losses(*values: Any) -> dict[str, Any]:
         return {
@@ -100,10 +97,10 @@ def test_jobs_are_ranked_by_their_best_value_and_those_without_it_stand_at_the_e
         }
 
     jobs = [
-        (job("a"), [losses(3.0, 1.0, 2.0)]),
-        (job("b"), []),
-        (job("c"), [losses("nan", 0.5)]),
-        (job("d"), [losses("nan")]),
+        (ended("a"), [losses(3.0, 1.0, 2.0)]),
+        (ended("b"), []),
+        (ended("c"), [losses("nan", 0.5)]),
+        (ended("d"), [losses("nan")]),
     ]
     falling = curves.ranked(jobs, "x")
     assert [(each["name"], each.get("best"), each.get("step")) for each in falling] == [
@@ -134,7 +131,9 @@ def test_which_value_is_the_best_follows_from_the_name(name: str, larger: bool |
 # --- jobs beside each other
 
 
-def job(name: str, *args: str, values: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+def submitted(
+    name: str, *args: str, values: dict[str, Any] | None = None, **spec: Any
+) -> dict[str, Any]:
     group = {"name": "scan", "values": values} if values else None
     shown = {
         "script": "/home/ann/train.py",
@@ -144,7 +143,7 @@ def job(name: str, *args: str, values: dict[str, Any] | None = None, **spec: Any
         "n_workers": 1,
         **spec,
     }
-    return {"name": name, "state": "SUCCEEDED", "group": group, "spec": shown}
+    return job_json(name, "SUCCEEDED", group=group, spec=shown)
 
 
 def arguments(*jobs: dict[str, Any]) -> list[dict[str, str]]:
@@ -152,8 +151,8 @@ def arguments(*jobs: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def test_arguments_that_differ_are_found_by_their_names_in_any_form() -> None:
-    one = job("a", "--lr", "0.1", "--epochs=3", "-n", "-1", "--amp", "--seed", "1", "data")
-    other = job(
+    one = submitted("a", "--lr", "0.1", "--epochs=3", "-n", "-1", "--amp", "--seed", "1", "data")
+    other = submitted(
         "b", "--epochs=5", "model.lr=3", "-n", "2", "more", "--lr=0.1", script="train.py --seed 2"
     )
     assert arguments(one, other) == [
@@ -179,27 +178,32 @@ def test_arguments_that_differ_are_found_by_their_names_in_any_form() -> None:
 def test_calls_of_functions_flags_variables_and_fields_are_compared_by_their_values() -> None:
     call: dict[str, Any] = {"script": "train()", "env_variables": {"SEED": "1"}, "max_retry": None}
     assert arguments(
-        job("a", "lr=0.1", "32", **call),
-        job("b", "lr=0.2", "32", script="train()", n_workers=2, max_retry=2),
+        submitted("a", "lr=0.1", "32", **call),
+        submitted("b", "lr=0.2", "32", script="train()", n_workers=2, max_retry=2),
     ) == [
         {"n_workers": "1", "lr": "0.1", "$SEED": "1"},
         {"n_workers": "2", "max_retry": "2", "lr": "0.2"},
     ]
-    assert arguments(job("a", flags={"lr": 0.1, "amp": None}), job("b", "--lr", "0.1")) == [
+    assert arguments(
+        submitted("a", flags={"lr": 0.1, "amp": None}), submitted("b", "--lr", "0.1")
+    ) == [
         {"amp": "true"},
         {},
     ]
 
 
 def test_values_of_a_group_stand_under_the_names_that_it_tries() -> None:
-    each = [job(f"scan-{lr}", f"--out=runs/{lr}", values={"lr": lr}) for lr in (0.1, 0.2)]
+    each = [submitted(f"scan-{lr}", f"--out=runs/{lr}", values={"lr": lr}) for lr in (0.1, 0.2)]
     assert arguments(*each) == [{"out": "runs/0.1", "lr": "0.1"}, {"out": "runs/0.2", "lr": "0.2"}]
 
 
 def test_a_row_has_the_last_and_the_best_value_of_each_metric() -> None:
     loss, again = curve([3.0, 1.0, 2.0]), curve([9.0], rank=None)
     found = curves.compared(
-        [(job("a", "--lr=1"), [loss, again, curve([1 / 3], name="lr")]), (job("b", "--lr=2"), [])]
+        [
+            (submitted("a", "--lr=1"), [loss, again, curve([1 / 3], name="lr")]),
+            (submitted("b", "--lr=2"), []),
+        ]
     )
     assert found[0]["metrics"] == {"loss": {"last": 2.0, "best": 1.0}, "lr": {"last": 1 / 3}}
     headings, one, other = curves.compared_rows(found)
@@ -213,7 +217,7 @@ def test_a_row_has_the_last_and_the_best_value_of_each_metric() -> None:
 
 def test_nothing_and_nan_are_no_error() -> None:
     assert (curves.compared([]), curves.compared_rows([])) == ([], [["NAME", "STATE"]])
-    found = curves.compared([(job("a"), [curve(["NaN"])])])
+    found = curves.compared([(submitted("a"), [curve(["NaN"])])])
     assert found[0] == {
         "name": "a",
         "state": "SUCCEEDED",

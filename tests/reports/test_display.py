@@ -11,31 +11,22 @@ from hypothesis import given, strategies as st
 from client_lib.errors import JobCancelled, JobFailed
 from client_lib.reports import display, explanation
 from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Failure, JobInfo, JobProgress
+from tests.kit.jobs import job_info
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
 
 
-def job(state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any) -> JobInfo:
-    fields = {"spec": JobSpec(script="train.py"), "started_at": T0, "message": ""} | more
-    return JobInfo(
-        name="train-x7k2m",
-        id="i",
-        owner="me",
-        version=1,
-        runtime="local",
-        state=state,
-        reason=reason,
-        code=CodeInPlace(),
-        created_at=T0,
-        **fields,
-    )
+def job_at_t0(
+    state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any
+) -> JobInfo:
+    usual: dict[str, Any] = {"spec": {"script": "train.py"}, "created_at": T0, "started_at": T0}
+    return job_info("train-x7k2m", state, reason, **usual | more)
 
 
 def failed(**failure: Any) -> JobInfo:
-    return job(State.FAILED, Reason.EXIT_CODE, failure=Failure(**failure))
+    return job_at_t0(State.FAILED, Reason.EXIT_CODE, failure=Failure(**failure))
 
 
 def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
@@ -86,7 +77,7 @@ def test_ipython_shows_the_report_and_no_frames() -> None:
 
 
 def test_a_failure_without_a_rank_tells_the_message() -> None:
-    info = job(State.FAILED, Reason.NODE_LOST, message="the machine was rebooted")
+    info = job_at_t0(State.FAILED, Reason.NODE_LOST, message="the machine was rebooted")
     assert explanation.as_text(explanation.failure_report(info)) == (
         "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
     )
@@ -96,19 +87,19 @@ def test_a_failure_without_a_rank_tells_the_message() -> None:
 
 
 def test_the_attempt_is_told_from_the_second_on() -> None:
-    info = job(State.FAILED, Reason.TIMEOUT, message="stop_timer", attempt=3)
+    info = job_at_t0(State.FAILED, Reason.TIMEOUT, message="stop_timer", attempt=3)
     assert explanation.failure_report(info)[0].text.endswith("stop_timer in attempt 3")
 
 
 def test_a_cancelled_job_is_told_as_cancelled() -> None:
-    error = explanation.ended(job(State.CANCELLED, Reason.CANCELLED, message="by ann"))
+    error = explanation.ended(job_at_t0(State.CANCELLED, Reason.CANCELLED, message="by ann"))
     assert isinstance(error, JobCancelled)
     assert error.message == "job train-x7k2m was cancelled (by ann)"
     assert "<b>job train-x7k2m was cancelled (by ann)</b>" in (error._repr_html_() or "")
 
 
 def test_a_notebook_s_table_escapes_what_users_write() -> None:
-    info = job(message="<script>alert(1)</script>", spec=JobSpec(script="'<b>.py'"))
+    info = job_at_t0(message="<script>alert(1)</script>", spec=JobSpec(script="'<b>.py'"))
     shown = display.as_html(info, T0 + timedelta(seconds=75), note="<i>")
     assert "<script>" not in shown
     assert "<b>.py" not in shown
@@ -118,12 +109,14 @@ def test_a_notebook_s_table_escapes_what_users_write() -> None:
 
 def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
     assert "base_image is not pulled here" in display.as_html(
-        job(notices=["base_image is not pulled here"]), T0
+        job_at_t0(notices=["base_image is not pulled here"]), T0
     )
 
 
 def test_a_waiting_job_shows_how_long_it_waits() -> None:
-    assert display.ran_for(job(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1h00m"
+    assert (
+        display.ran_for(job_at_t0(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1h00m"
+    )
 
 
 def test_colours_of_a_terminal_are_colours_in_a_notebook() -> None:
@@ -146,7 +139,10 @@ def test_any_text_of_a_terminal_is_balanced_html(text: str) -> None:
 
 
 def test_a_list_of_jobs_is_the_table_of_the_command_line_and_a_table_in_a_notebook() -> None:
-    infos = [job().model_copy(update={"name": "<b>"}), failed(rank=0, exception="ValueError: x")]
+    infos = [
+        job_at_t0().model_copy(update={"name": "<b>"}),
+        failed(rank=0, exception="ValueError: x"),
+    ]
     text = display.jobs_as_text(infos, 1, T0).splitlines()
     assert [line.split()[0] for line in text] == ["NAME", "<b>", "…"]
     shown = display.jobs_as_html(infos, 2, T0)
@@ -171,6 +167,6 @@ def test_a_failed_job_is_a_card_in_a_notebook() -> None:
 
 
 def test_a_running_job_shows_its_progress_as_a_bar() -> None:
-    shown = display.as_html(job(progress=JobProgress(done=0.45, metrics={"loss": 0.25})), T0)
+    shown = display.as_html(job_at_t0(progress=JobProgress(done=0.45, metrics={"loss": 0.25})), T0)
     assert "width:45%" in shown
     assert "45% · loss 0.25" in shown

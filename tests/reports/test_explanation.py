@@ -11,29 +11,15 @@ import pytest
 from client_lib import Client, Job, JobFailed
 from client_lib.cli.app import COMMANDS
 from client_lib.reports import explanation
-from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Failure, JobInfo, WorkerInfo
+from tests.kit.jobs import job_info
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
 
 
-def job(state: State, reason: Reason, message: str = "", **more: Any) -> JobInfo:
-    return JobInfo(
-        name="train",
-        id="i",
-        owner="me",
-        version=1,
-        runtime="kubernetes",
-        state=state,
-        reason=reason,
-        message=message,
-        spec=JobSpec(script="train.py"),
-        code=CodeInPlace(),
-        created_at=T0,
-        **more,
-    )
+def job_at_t0(state: State, reason: Reason, message: str = "", **more: Any) -> JobInfo:
+    return job_info("train", state, reason, message, created_at=T0, runtime="kubernetes", **more)
 
 
 def event(
@@ -55,7 +41,7 @@ def lines(info: JobInfo, *events: Event, after_s: float = 100) -> list[str]:
 
 def test_a_pending_job_says_why_for_how_long_and_what_came_before() -> None:
     full = "0/3 nodes have 8 nvidia.com/gpu free"
-    info = job(State.PENDING, Reason.UNSCHEDULABLE, full)
+    info = job_at_t0(State.PENDING, Reason.UNSCHEDULABLE, full)
     events = [
         event(0, State.PENDING, Reason.QUEUED, "accepted"),
         event(8, State.PENDING, Reason.UNSCHEDULABLE, full),
@@ -77,7 +63,7 @@ def test_the_time_counts_from_the_newest_entry_into_the_state() -> None:
         event(20, *queued),
         event(30, *queued, "a remark"),
     ]
-    assert "for 1m20s" in lines(job(*queued), *events)[0]
+    assert "for 1m20s" in lines(job_at_t0(*queued), *events)[0]
 
 
 def test_a_worker_that_has_something_of_its_own_to_say_is_named() -> None:
@@ -86,7 +72,9 @@ def test_a_worker_that_has_something_of_its_own_to_say_is_named() -> None:
         WorkerInfo(worker=1, state="waiting", message="image 'x:y' can't be pulled: not found"),
         WorkerInfo(worker=2, state="waiting", message="the job's own sentence"),
     ]
-    shown = lines(job(State.PENDING, Reason.IMAGE_PULL, "the job's own sentence", workers=workers))
+    shown = lines(
+        job_at_t0(State.PENDING, Reason.IMAGE_PULL, "the job's own sentence", workers=workers)
+    )
     assert shown[1:-1] == ["worker 1 waiting: image 'x:y' can't be pulled: not found"]
 
 
@@ -94,7 +82,7 @@ def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps()
     failure = Failure(
         rank=3, worker=1, exit_code=1, exception="ValueError: no", last_lines=["a"], hint="set X"
     )
-    shown = lines(job(State.FAILED, Reason.EXIT_CODE, failure=failure, finished_at=T0))
+    shown = lines(job_at_t0(State.FAILED, Reason.EXIT_CODE, failure=failure, finished_at=T0))
     assert shown[0].startswith("job train FAILED (ExitCode): rank 3 on worker 1")
     assert "ValueError: no" in shown
     assert shown[-2:] == [
@@ -105,7 +93,7 @@ def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps()
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED, State.RESTARTING])
 def test_an_attempt_that_was_stopped_shows_where_its_ranks_stood(state: State) -> None:
-    info = job(
+    info = job_at_t0(
         state,
         Reason.TIMEOUT,
         "it ran for 5 min",
@@ -114,7 +102,7 @@ def test_an_attempt_that_was_stopped_shows_where_its_ranks_stood(state: State) -
     )
     assert lines(info)[1:3] == ["Before it was stopped:", "    rank 0: load (data.py:3)"]
     assert explanation.explained(info, [], T0).stacks == info.stacks
-    again = job(State.RUNNING, Reason.RUNNING, stacks=info.stacks, attempt=2)
+    again = job_at_t0(State.RUNNING, Reason.RUNNING, stacks=info.stacks, attempt=2)
     assert "Before it was stopped:" not in lines(again)
 
 
@@ -123,7 +111,9 @@ def test_a_pause_between_attempts_says_that_it_goes_on_by_itself() -> None:
         event(0, State.RUNNING, Reason.RUNNING),
         event(5, State.RESTARTING, Reason.NODE_LOST, attempt=2),
     ]
-    shown = lines(job(State.RESTARTING, Reason.NODE_LOST, "node n1 is gone", attempt=2), *events)
+    shown = lines(
+        job_at_t0(State.RESTARTING, Reason.NODE_LOST, "node n1 is gone", attempt=2), *events
+    )
     assert "attempt 1 RUNNING" in shown[2]
     assert "attempt 2 RESTARTING" in shown[3]
     assert shown[-1] == "next: nothing: the whole gang is started again by itself"
@@ -131,24 +121,24 @@ def test_a_pause_between_attempts_says_that_it_goes_on_by_itself() -> None:
 
 def test_many_events_are_cut_to_the_newest_and_the_cut_is_said() -> None:
     events = [event(n, State.PENDING, Reason.QUEUED, f"event {n}") for n in range(30)]
-    shown = lines(job(State.PENDING, Reason.QUEUED), *events)
+    shown = lines(job_at_t0(State.PENDING, Reason.QUEUED), *events)
     assert shown[2].strip() == "18 earlier: `client-lib status train --events`"
     assert "event 29" in shown[-2]
     assert len(shown) == 3 + explanation.EVENTS + 1
 
 
 def test_a_clock_that_runs_behind_the_servers_makes_no_negative_time() -> None:
-    assert "for 0s" in lines(job(State.PENDING, Reason.QUEUED), after_s=-50)[0]
+    assert "for 0s" in lines(job_at_t0(State.PENDING, Reason.QUEUED), after_s=-50)[0]
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_a_next_step_whose_commands_exist(reason: Reason) -> None:
-    text = "\n".join(lines(job(State.RUNNING, reason)))
+    text = "\n".join(lines(job_at_t0(State.RUNNING, reason)))
     commands = re.findall(r"`client-lib (\S+?)[ `]", text)
     assert "next: " in text
     assert set(commands) <= set(COMMANDS)
     assert "{" not in text
-    in_python = explanation.as_text(explanation.advice(job(State.RUNNING, reason)))
+    in_python = explanation.as_text(explanation.advice(job_at_t0(State.RUNNING, reason)))
     assert "client-lib" not in in_python
     for code in re.findall(r"`(.*?)`", in_python):
         assert re.match(r"(job\.[a-z]+|client_lib\.resubmit|client_lib\.Client)\(", code)

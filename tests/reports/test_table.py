@@ -8,19 +8,10 @@ from hypothesis import given, strategies as st
 
 from client_lib.reports import table
 from client_lib.spec.states import duration
+from tests.kit.jobs import job_json
 
 NOW = datetime(2026, 1, 2, 4, 0, 0, tzinfo=timezone.utc)
 CREATED = "2026-01-02T03:00:00Z"
-
-
-def job(state: str = "RUNNING", **facts: Any) -> dict[str, Any]:
-    return {
-        "name": "a",
-        "state": state,
-        "created_at": CREATED,
-        "spec": {"script": "train.py"},
-        **facts,
-    }
 
 
 @pytest.mark.parametrize(
@@ -36,13 +27,13 @@ def job(state: str = "RUNNING", **facts: Any) -> dict[str, Any]:
     ],
 )
 def test_a_size_is_workers_and_processes_of_each(spec: dict[str, Any], size: str) -> None:
-    assert table.size(job(spec={"script": "train.py", **spec})) == size
+    assert table.size(job_json(spec={"script": "train.py", **spec})) == size
 
 
 def test_the_size_of_a_job_that_was_moved_to_the_cpu_has_no_gpus() -> None:
     spec = {"script": "train.py", "instance_type": "a100.8gpu"}
     notice = "instance_type='a100.8gpu' asks for 8 GPUs per worker: the job runs on the CPU"
-    assert table.size(job(spec=spec, notices=[notice])) == "1"
+    assert table.size(job_json(spec=spec, notices=[notice])) == "1"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +74,7 @@ def test_the_size_of_a_job_that_was_moved_to_the_cpu_has_no_gpus() -> None:
 def test_a_reason_is_given_where_not_all_is_well(
     facts: dict[str, Any], state: str, why: str
 ) -> None:
-    ran = job(
+    ran = job_json(
         **{"started_at": "2026-01-02T03:30:00Z", "finished_at": "2026-01-02T03:31:05Z", **facts}
     )
     assert (table.state(ran, NOW), table.why(ran)) == (state, why)
@@ -91,9 +82,11 @@ def test_a_reason_is_given_where_not_all_is_well(
 
 def test_the_script_stands_without_its_folder_and_with_its_arguments() -> None:
     spec = {"script": "/home/ann/x y/train.py", "args": ["--lr", "0 1"], "flags": {"epochs": "3"}}
-    assert table.rows([job(spec=spec)], NOW, ["SCRIPT"]) == [["x y/train.py --lr '0 1' --epochs=3"]]
+    assert table.rows([job_json(spec=spec)], NOW, ["SCRIPT"]) == [
+        ["x y/train.py --lr '0 1' --epochs=3"]
+    ]
     function = {"script": "f()", "args": ["0.1", "path='/a/b'"]}
-    assert table.rows([job(spec=function)], NOW, ["SCRIPT"]) == [["f(0.1, path='/a/b')"]]
+    assert table.rows([job_json(spec=function)], NOW, ["SCRIPT"]) == [["f(0.1, path='/a/b')"]]
 
 
 @given(st.timedeltas(timedelta(0), timedelta(days=400)))

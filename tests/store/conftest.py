@@ -13,7 +13,7 @@ def postgresql_server() -> Iterator[postgresql.Server]:
     programs = postgresql.binaries()
     if programs is None:
         pytest.skip("PostgreSQL's initdb is not installed (apt-get install postgresql)")
-    with postgresql.server(programs) as server:
+    with postgresql.started(programs) as server:
         yield server
 
 

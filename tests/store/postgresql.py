@@ -82,7 +82,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(programs: Path, address: str = "", clients: str = "") -> Iterator[Server]:
+def started(programs: Path, address: str = "", clients: str = "") -> Iterator[Server]:
     """A running server. `address`: of this machine, listened on beside the socket for `clients`
     (10.0.0.0/8), at PostgreSQL's own port."""
     # a socket's path may have 107 characters

@@ -185,7 +185,7 @@ def test_the_home_and_what_is_above_it_are_never_a_root(folder: Path) -> None:
             snapshot_root(forbidden, home=folder)
 
 
-def place(
+def in_root(
     script: Path | None, cwd: Path, root: Path, working_dir: str | None = None
 ) -> tuple[str | None, str]:
     return place_in_root(
@@ -196,20 +196,20 @@ def place(
 def test_places_are_relative_to_the_root(folder: Path) -> None:
     (folder / "src").mkdir()
     script = folder / "src" / "train.py"
-    assert place(script, folder, folder) == ("src/train.py", ".")
-    assert place(script, folder / "src", folder) == ("src/train.py", "src")
-    assert place(script, Path("/"), folder) == ("src/train.py", "src")
-    assert place(script, folder, folder, "src") == ("src/train.py", "src")
-    assert place(None, folder, folder) == (None, ".")
+    assert in_root(script, folder, folder) == ("src/train.py", ".")
+    assert in_root(script, folder / "src", folder) == ("src/train.py", "src")
+    assert in_root(script, Path("/"), folder) == ("src/train.py", "src")
+    assert in_root(script, folder, folder, "src") == ("src/train.py", "src")
+    assert in_root(None, folder, folder) == (None, ".")
 
 
 def test_a_working_directory_outside_of_the_root_is_refused(folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="not in the snapshot's folder"):
-        place(folder / "train.py", folder, folder, "/data")
+        in_root(folder / "train.py", folder, folder, "/data")
 
 
 def test_a_root_that_was_reached_through_a_link(folder: Path) -> None:
     (folder / "real").mkdir()
     (folder / "link").symlink_to("real")
     root = snapshot_root(folder / "link", Path("/home/x"))
-    assert place(folder / "link" / "train.py", folder / "link", root) == ("train.py", ".")
+    assert in_root(folder / "link" / "train.py", folder / "link", root) == ("train.py", ".")

@@ -25,21 +25,21 @@ pytestmark = [
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
+def server_process(tmp_path: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(tmp_path / "state")
     yield process
     process.kill()
 
 
-def run(
-    server: ServerProcess, folder: Path, text: str = "import tqdm", **fields: Any
+def run_through_server(
+    server_process: ServerProcess, folder: Path, text: str = "import tqdm", **fields: Any
 ) -> dict[str, Any]:
     """The job as it ended."""
     script = folder / "train.py"
     script.write_text(text)
     nonce = folder / "nonce"
     nonce.write_text("0123456789abcdef")
-    submitted = server.call(
+    submitted = server_process.call(
         "POST",
         "/api/v1/jobs",
         json={
@@ -58,39 +58,43 @@ def run(
     assert submitted.status_code == 201, submitted.text
     info = submitted.json()
     while info["state"] not in ("SUCCEEDED", "FAILED", "CANCELLED"):
-        info = server.get(
+        info = server_process.get(
             f"/api/v1/jobs/{info['name']}?wait=20&after_version={info['version']}"
         ).json()
     assert info["state"] == "SUCCEEDED", info
     return info
 
 
-def pools(server: ServerProcess) -> list[dict[str, Any]]:
-    return server.get("/api/v1/info").json()["warm_pools"]
+def pools(server_process: ServerProcess) -> list[dict[str, Any]]:
+    return server_process.get("/api/v1/info").json()["warm_pools"]
 
 
-def wait_for_pool(server: ServerProcess) -> None:
-    until(lambda: [pool["state"] for pool in pools(server)] == ["ready"])
+def wait_for_pool(server_process: ServerProcess) -> None:
+    until(lambda: [pool["state"] for pool in pools(server_process)] == ["ready"])
 
 
 def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_ends(
-    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server_process: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [worker["warm"] for worker in run(server, tmp_path)["workers"]] == [False]
-    wait_for_pool(server)
-    assert [worker["warm"] for worker in run(server, tmp_path)["workers"]] == [True]
+    assert [
+        worker["warm"] for worker in run_through_server(server_process, tmp_path)["workers"]
+    ] == [False]
+    wait_for_pool(server_process)
+    assert [
+        worker["warm"] for worker in run_through_server(server_process, tmp_path)["workers"]
+    ] == [True]
 
-    odd = run(server, tmp_path, env_variables={"MALLOC_ARENA_MAX": 1})
+    odd = run_through_server(server_process, tmp_path, env_variables={"MALLOC_ARENA_MAX": 1})
     assert [worker["warm"] for worker in odd["workers"]] == [False]
-    events = server.get(f"/api/v1/jobs/{odd['name']}/events").json()["events"]
+    events = server_process.get(f"/api/v1/jobs/{odd['name']}/events").json()["events"]
     told = [event["message"] for event in events if "MALLOC_ARENA_MAX" in event["message"]]
     assert len(told) == 1
 
-    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(server.state_dir))
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(server_process.state_dir))
     shown = CliRunner().invoke(server_command.group, ["status"])
-    pid = pools(server)[0]["pid"]
+    pid = pools(server_process)[0]["pid"]
     assert f"ready, pid {pid}" in shown.output
-    server.end()
+    server_process.end()
     until(lambda: not alive(pid))
 
 
@@ -108,7 +112,7 @@ def test_the_server_may_open_many_files_and_ranks_as_many_as_at_its_start(tmp_pa
         server.facts()
         assert resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE) == (3000, 3000)
         for warm in (False, True):
-            job = run(server, tmp_path, LIMIT, processes_per_worker=1)
+            job = run_through_server(server, tmp_path, LIMIT, processes_per_worker=1)
             assert [worker["warm"] for worker in job["workers"]] == [warm]
             assert (tmp_path / "limit").read_text() == "300\n"
             wait_for_pool(server)

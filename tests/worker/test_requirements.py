@@ -46,7 +46,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> str:
     return python
 
 
-def job(
+def with_requirements(
     make: MakeWorker, folder: Path, python: str, script: str, *requirements: str, **fields: Any
 ) -> Worker:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | only_from(
@@ -79,7 +79,7 @@ def test_packages_are_there_beside_those_of_the_parent_which_stay(
         import shutil, sys, extra, inherited, pytest
         print(extra.__version__, inherited.__version__, shutil.which("python") == sys.executable)
     """
-    one = job(worker, tmp_path, parent, script, "extra")
+    one = with_requirements(worker, tmp_path, parent, script, "extra")
     go(one.start())
     assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
     assert one.lines() == ["1.0 1.0 True"]
@@ -88,7 +88,9 @@ def test_packages_are_there_beside_those_of_the_parent_which_stay(
         "what the worker tells of its machine"
     )
 
-    upgrading = job(worker, tmp_path, parent, script.replace("extra", "newer"), "newer")
+    upgrading = with_requirements(
+        worker, tmp_path, parent, script.replace("extra", "newer"), "newer"
+    )
     go(upgrading.start())
     upgrading.report(PATIENCE_S)
     assert upgrading.lines() == ["1.0 2.0 True"]
@@ -102,10 +104,10 @@ def test_an_environment_is_made_once_for_all_workers_and_used_again_also_by_a_co
 ) -> None:
     wheel(tmp_path / "wheels", "extra")
     script = "import extra; print(extra.__file__)"
-    workers = [job(worker, tmp_path, parent, script, "extra") for _ in range(2)]
+    workers = [with_requirements(worker, tmp_path, parent, script, "extra") for _ in range(2)]
     command = ["sh", "-c", f"python -c '{script}'"]  # it finds the packages by its PATH
     fields = {"command": command, "type": "binary", "requirements_python": parent}
-    workers.append(job(worker, tmp_path, parent, "", "extra", **fields))
+    workers.append(with_requirements(worker, tmp_path, parent, "", "extra", **fields))
     workers[2].plan = workers[2].plan._replace(python=None)
     Path(workers[2].directory.plan).write_text(workers[2].plan.to_json())
     for one in workers[:2]:
@@ -137,7 +139,9 @@ def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
             "working_dir": ".",
             "command": ["train.py"],
         }
-        one = job(worker, tmp_path, parent, "", "./wheels/own-1.0-py3-none-any.whl", **given)
+        one = with_requirements(
+            worker, tmp_path, parent, "", "./wheels/own-1.0-py3-none-any.whl", **given
+        )
         go(one.start())
         assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
         seen += one.lines()
@@ -149,7 +153,7 @@ def test_a_package_that_is_not_there_is_named_and_no_rank_starts(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
     wheel(tmp_path / "wheels", "extra")
-    one = job(worker, tmp_path, parent, "print('ran')", "extra==9.9").start()
+    one = with_requirements(worker, tmp_path, parent, "print('ran')", "extra==9.9").start()
     report = one.report(PATIENCE_S)
     assert (report["reason"], report["ranks"]) == ("StartFailed", [])
     assert report["message"] == (
@@ -172,7 +176,7 @@ def test_a_stop_ends_an_installation_at_once(
             "PIP_TIMEOUT": "100",
         }
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | index
-        one = job(
+        one = with_requirements(
             worker, tmp_path, parent, "print('ran')", "extra", environment=environment
         ).start()
         silent.settimeout(PATIENCE_S)
@@ -190,7 +194,9 @@ def test_an_interpreter_without_pip_gets_one(worker: MakeWorker, tmp_path: Path)
     subprocess.run([base, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     wheel(tmp_path / "wheels", "extra")
     python = str(tmp_path / "bare" / "bin" / "python")
-    one = job(worker, tmp_path, python, "import extra; print(extra.__version__)", "extra")
+    one = with_requirements(
+        worker, tmp_path, python, "import extra; print(extra.__version__)", "extra"
+    )
     go(one.start())
     assert (one.report(PATIENCE_S)["reason"], one.lines()) == ("Completed", ["1.0"])
 
@@ -231,7 +237,7 @@ def test_packages_of_a_conda_environment_are_seen_and_it_stays_as_it_is(
         "\n".join(path for path in sys.path if path.endswith("site-packages"))
     )
     wheel(tmp_path / "wheels", "extra")
-    one = job(
+    one = with_requirements(
         worker,
         tmp_path,
         python,
@@ -263,14 +269,14 @@ def test_where_python_brings_no_pip_uv_puts_one_there(worker: MakeWorker, tmp_pa
         "UV_NO_INDEX": "1",
     }
     script = "import extra; print(extra.__version__)"
-    one = job(worker, tmp_path, python, script, "extra", environment=with_uv)
+    one = with_requirements(worker, tmp_path, python, script, "extra", environment=with_uv)
     go(one.start())
     assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
     assert one.lines() == ["1.0"]
 
     (tmp_path / "bin" / "uv").unlink()
     elsewhere = str(tmp_path / "others")
-    without = job(
+    without = with_requirements(
         worker, tmp_path, python, script, "extra", environment=variables, environments_dir=elsewhere
     ).start()
     assert "the interpreter has no pip, and there is no uv in PATH" in str(

@@ -37,35 +37,35 @@ while not os.path.exists("enough"):
 
 
 @pytest.fixture
-def server(site: Start, tmp_path: Path) -> Site:
+def gateway(site: Start, tmp_path: Path) -> Site:
     (tmp_path / "agent").write_text(AGENT.format(python=sys.executable))
     (tmp_path / "agent").chmod(0o755)
     return site(pods={"python": str(tmp_path / "agent")})
 
 
-def submitted(server: Site, **fields: Any) -> dict[str, Any]:
+def submitted(gateway: Site, **fields: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "type": "pytorch_elastic",
         "n_workers": 2,
         "elastic_min_workers": 1,
         "grace_s": 1,
     } | fields
-    job = server.accepted("elastic", COUNTS, **given)
-    until(lambda: all(begun(server, job, worker) == 1 for worker in (0, 1)))
+    job = gateway.accepted("elastic", COUNTS, **given)
+    until(lambda: all(begun(gateway, job, worker) == 1 for worker in (0, 1)))
     return job
 
 
-def records(server: Site, job: dict[str, Any], worker: int) -> list[Record]:
+def records(gateway: Site, job: dict[str, Any], worker: int) -> list[Record]:
     """Whole ones: the last may be about to be written."""
-    return [parse(line) for line in server.stored_log(job, worker).split(b"\n")[:-1]]
+    return [parse(line) for line in gateway.stored_log(job, worker).split(b"\n")[:-1]]
 
 
-def texts(server: Site, job: dict[str, Any], worker: int) -> list[str]:
-    return [record.text for record in records(server, job, worker)]
+def texts(gateway: Site, job: dict[str, Any], worker: int) -> list[str]:
+    return [record.text for record in records(gateway, job, worker)]
 
 
-def begun(server: Site, job: dict[str, Any], worker: int) -> int:
-    return sum(text.startswith("begun") for text in texts(server, job, worker))
+def begun(gateway: Site, job: dict[str, Any], worker: int) -> int:
+    return sum(text.startswith("begun") for text in texts(gateway, job, worker))
 
 
 def kill(root: Path) -> None:
@@ -75,8 +75,8 @@ def kill(root: Path) -> None:
     until(lambda: not lives(root) and not processes_of(root))
 
 
-def start(server: Site, root: Path, uid: str, worker: int = 1) -> None:
-    start_pod(server.state_dir / "data" / "worker.pyz", root, uid, worker, 2)
+def start(gateway: Site, root: Path, uid: str, worker: int = 1) -> None:
+    start_pod(gateway.state_dir / "data" / "worker.pyz", root, uid, worker, 2)
 
 
 def another(root: Path, name: str) -> Path:
@@ -90,26 +90,26 @@ def another(root: Path, name: str) -> Path:
     return made
 
 
-def assert_whole(server: Site, job: dict[str, Any], worker: int) -> None:
-    numbers = [record.seq for record in records(server, job, worker)]
+def assert_whole(gateway: Site, job: dict[str, Any], worker: int) -> None:
+    numbers = [record.seq for record in records(gateway, job, worker)]
     assert numbers == list(range(len(numbers)))
 
 
 @pytest.mark.smoke
 def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_line(
-    server: Site,
+    gateway: Site,
 ) -> None:
-    job = submitted(server)
-    root, uid = server.pod(job, 1), f"{job['id']}-1"
+    job = submitted(gateway)
+    root, uid = gateway.pod(job, 1), f"{job['id']}-1"
     kill(root)
-    before = records(server, job, 1)[-1].seq
-    start(server, root, uid)
-    until(lambda: begun(server, job, 1) == 2 and texts(server, job, 1)[-1].startswith("line"))
-    (server.folder / "enough").touch()
-    ended = server.ended("elastic")
+    before = records(gateway, job, 1)[-1].seq
+    start(gateway, root, uid)
+    until(lambda: begun(gateway, job, 1) == 2 and texts(gateway, job, 1)[-1].startswith("line"))
+    (gateway.folder / "enough").touch()
+    ended = gateway.ended("elastic")
     assert ended["state"] == "SUCCEEDED", json.dumps(ended)
-    assert_whole(server, job, 1)
-    lines = texts(server, job, 1)
+    assert_whole(gateway, job, 1)
+    lines = texts(gateway, job, 1)
     again = max(n for n, text in enumerate(lines) if text.startswith("begun"))
     assert again > before
     # also what was not sent when it died
@@ -117,29 +117,29 @@ def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_lin
     assert printed == [f"line {n}" for n in range(len(printed))]
 
 
-def test_another_pod_goes_on_with_the_log_of_one_that_was_deleted(server: Site) -> None:
-    job = submitted(server)
-    os.kill(json.loads((server.pod(job, 1) / "pod").read_text())[0], signal.SIGTERM)
-    until(lambda: not lives(server.pod(job, 1)))
-    length = len(server.stored_log(job, 1))
-    new = another(server.pod(job, 1), "1-new")
-    start(server, new, "new")
-    until(lambda: begun(server, job, 1) == 2 and len(server.stored_log(job, 1)) > length + 1000)
-    (server.folder / "enough").touch()
-    ended = server.ended("elastic")
+def test_another_pod_goes_on_with_the_log_of_one_that_was_deleted(gateway: Site) -> None:
+    job = submitted(gateway)
+    os.kill(json.loads((gateway.pod(job, 1) / "pod").read_text())[0], signal.SIGTERM)
+    until(lambda: not lives(gateway.pod(job, 1)))
+    length = len(gateway.stored_log(job, 1))
+    new = another(gateway.pod(job, 1), "1-new")
+    start(gateway, new, "new")
+    until(lambda: begun(gateway, job, 1) == 2 and len(gateway.stored_log(job, 1)) > length + 1000)
+    (gateway.folder / "enough").touch()
+    ended = gateway.ended("elastic")
     assert ended["state"] == "SUCCEEDED", json.dumps(ended)
-    assert_whole(server, job, 1)
-    assert (new / "stdout").read_bytes() == server.stored_log(job, 1)[length:]
+    assert_whole(gateway, job, 1)
+    assert (new / "stdout").read_bytes() == gateway.stored_log(job, 1)[length:]
     until(lambda: not lives(new))
 
 
-def test_who_comes_once_too_often_starts_nothing_and_waits_for_its_end(server: Site) -> None:
-    job = submitted(server, elastic_max_restarts=0)
-    kill(server.pod(job, 1))
-    late = another(server.pod(job, 1), "1-late")
-    start(server, late, "late")
+def test_who_comes_once_too_often_starts_nothing_and_waits_for_its_end(gateway: Site) -> None:
+    job = submitted(gateway, elastic_max_restarts=0)
+    kill(gateway.pod(job, 1))
+    late = another(gateway.pod(job, 1), "1-late")
+    start(gateway, late, "late")
     until(lambda: "nothing is started here" in (late / "stderr").read_text())
     assert lives(late)
     os.kill(json.loads((late / "pod").read_text())[0], signal.SIGTERM)
     until(lambda: not lives(late))
-    assert begun(server, job, 1) == 1
+    assert begun(gateway, job, 1) == 1

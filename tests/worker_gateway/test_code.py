@@ -18,17 +18,17 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def server(site: Start) -> Site:
+def gateway(site: Start) -> Site:
     return site()
 
 
 @pytest.fixture
-def client(server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+def client(gateway: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
     for name in CLIENT_VARIABLES:
         monkeypatch.delenv(f"CLIENT_LIB_{name}", raising=False)
     monkeypatch.setenv("CLIENT_LIB_CONFIG", str(tmp_path / "config.toml"))
-    token = (server.state_dir / "token").read_text().strip() if server.facts() else ""
-    return Client(server.facts()["url"], token)
+    token = (gateway.state_dir / "token").read_text().strip() if gateway.facts() else ""
+    return Client(gateway.facts()["url"], token)
 
 
 def shared_size(scale: int) -> tuple[str, int]:
@@ -51,44 +51,44 @@ def submitted(client: Client, folder: Path, text: str, name: str) -> Job:
 
 @pytest.mark.smoke
 def test_each_worker_fetches_the_code_as_it_was_submitted(
-    server: Site, client: Client, tmp_path: Path
+    gateway: Site, client: Client, tmp_path: Path
 ) -> None:
     job = submitted(client, tmp_path / "one", "as submitted", "one")
     (tmp_path / "one" / "beside.py").write_text("word = 'edited later'\n")
     assert job.wait(60).state is State.SUCCEEDED
-    info = server.job("one")
-    assert [texts(server.stored_log(info, worker)) for worker in (0, 1)] == [
+    info = gateway.job("one")
+    assert [texts(gateway.stored_log(info, worker)) for worker in (0, 1)] == [
         ["as submitted work"]
     ] * 2
 
 
 def test_a_token_opens_the_code_of_its_own_job_alone(
-    server: Site, client: Client, tmp_path: Path
+    gateway: Site, client: Client, tmp_path: Path
 ) -> None:
-    (server.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
+    (gateway.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
     jobs = [submitted(client, tmp_path / name, name, name) for name in ("mine", "other")]
-    infos = [server.job(job.job_name or "") for job in jobs]
-    mine, other = (Speaker(server, info, of_pod=1) for info in infos)
+    infos = [gateway.job(job.job_name or "") for job in jobs]
+    mine, other = (Speaker(gateway, info, of_pod=1) for info in infos)
     fetched = mine(method="GET", what="/snapshot", body=b"")
-    assert fetched.content == server.get(paths.snapshot(infos[0]["code"]["sha256"])).content
+    assert fetched.content == gateway.get(paths.snapshot(infos[0]["code"]["sha256"])).content
     assert fetched.content != other(method="GET", what="/snapshot", body=b"").content
     assert mine(method="GET", what="/snapshot", body=b"", name="other").status_code == 403
     assert mine(method="GET", what="/function", body=b"").status_code == 404
 
 
 def test_code_that_is_gone_is_said(
-    server: Site, client: Client, tmp_path: Path, site: Start
+    gateway: Site, client: Client, tmp_path: Path, site: Start
 ) -> None:
-    (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
+    (gateway.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
     submitted(client, tmp_path / "gone", "gone", "gone")
-    server.end()
-    next((server.state_dir / "data" / "snapshots").glob("*/code.tar.gz")).unlink()
+    gateway.end()
+    next((gateway.state_dir / "data" / "snapshots").glob("*/code.tar.gz")).unlink()
     ended = site(pods={}).ended("gone")
     assert (ended["state"], ended["reason"]) == ("FAILED", "CodeFetch")
     assert "the server does not give the snapshot" in ended["message"]
 
 
-def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: Client) -> None:
+def test_a_function_runs_and_each_rank_brings_its_result(gateway: Site, client: Client) -> None:
     job = Job(
         script=shared_size,
         args=(10,),
@@ -100,12 +100,12 @@ def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: C
     job.submit()
     assert job.results(timeout=60) == [(str(rank), 40) for rank in range(4)]
     assert "waits" not in "".join(
-        (server.pod(server.job("call"), worker) / "stderr").read_text() for worker in (0, 1)
+        (gateway.pod(gateway.job("call"), worker) / "stderr").read_text() for worker in (0, 1)
     )
 
 
 def test_a_worker_finds_the_outputs_of_the_jobs_before_and_may_fetch_no_others(
-    server: Site, client: Client, tmp_path: Path
+    gateway: Site, client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(
@@ -123,16 +123,16 @@ def test_a_worker_finds_the_outputs_of_the_jobs_before_and_may_fetch_no_others(
     )
     second.submit()
     assert second.wait(60).state is State.SUCCEEDED
-    found = texts(server.stored_log(server.job("second"), 1))
+    found = texts(gateway.stored_log(gateway.job("second"), 1))
     assert found == ["kept True", "kept/model.pt 1000000", "line 3"]
-    (server.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
+    (gateway.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
     submitted(client, tmp_path / "third", "third", "third")
-    third = Speaker(server, server.job("third"), of_pod=1)
+    third = Speaker(gateway, gateway.job("third"), of_pod=1)
     assert third(method="GET", what="/inputs", body=b"").status_code == 404
 
 
 def test_a_worker_gets_the_result_of_another_call_as_an_argument(
-    server: Site, client: Client
+    gateway: Site, client: Client
 ) -> None:
     with Executor(client=client) as executor:
         first = executor.submit(shared_size, 10)
@@ -140,12 +140,12 @@ def test_a_worker_gets_the_result_of_another_call_as_an_argument(
 
 
 def test_code_that_was_changed_on_its_way_is_not_run(
-    server: Site, client: Client, tmp_path: Path, site: Start
+    gateway: Site, client: Client, tmp_path: Path, site: Start
 ) -> None:
-    (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
+    (gateway.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
     submitted(client, tmp_path / "other", "other", "other")
-    server.end()
-    archive = next((server.state_dir / "data" / "snapshots").glob("*/code.tar.gz"))
+    gateway.end()
+    archive = next((gateway.state_dir / "data" / "snapshots").glob("*/code.tar.gz"))
     archive.write_bytes(archive.read_bytes() + b"\0")
     ended = site(pods={}).ended("other")
     assert (ended["state"], ended["reason"]) == ("FAILED", "CodeFetch")

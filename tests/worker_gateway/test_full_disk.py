@@ -26,14 +26,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def server(disk: Path, site: Start) -> Site:
+def gateway(disk: Path, site: Start) -> Site:
     return site(CLIENT_LIB_SERVER_MIN_FREE_BYTES=str(2**20))
 
 
 @pytest.fixture
-def client(server: Site) -> Client:
-    url = server.facts()["url"]
-    return Client(url, (server.state_dir / "token").read_text().strip())
+def client(gateway: Site) -> Client:
+    url = gateway.facts()["url"]
+    return Client(url, (gateway.state_dir / "token").read_text().strip())
 
 
 def with_data(client: Client, folder: Path, data: bytes) -> Job:
@@ -46,34 +46,34 @@ def with_data(client: Client, folder: Path, data: bytes) -> Job:
 
 
 def test_code_that_unpacks_to_more_than_the_pods_disk(
-    server: Site, client: Client, tmp_path: Path
+    gateway: Site, client: Client, tmp_path: Path
 ) -> None:
     with_data(client, tmp_path / "code", bytes(100 * 2**20))
-    ended = server.ended("large")
+    ended = gateway.ended("large")
     assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
     assert "the code snapshot could not be unpacked" in ended["message"]
     assert "/run/work" in ended["message"]
 
 
 def test_code_that_the_pod_has_no_room_to_fetch(
-    server: Site, client: Client, tmp_path: Path
+    gateway: Site, client: Client, tmp_path: Path
 ) -> None:
     with_data(client, tmp_path / "code", os.urandom(34 * 2**20))
-    ended = server.ended("large")
+    ended = gateway.ended("large")
     assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
     assert "No space left on device" in ended["message"]
     assert "/pods/0/run" in ended["message"]
 
 
 def test_workers_report_their_end_to_a_server_whose_disk_is_full(
-    server: Server, client: Client, disk: Path, tmp_path: Path
+    gateway: Server, client: Client, disk: Path, tmp_path: Path
 ) -> None:
     stop = tmp_path / "stop"
     script = (
         "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
     )
-    server.accepted("waits", script, args=[str(stop)], n_workers=2)
-    server.running("waits")
+    gateway.accepted("waits", script, args=[str(stop)], n_workers=2)
+    gateway.running("waits")
     spare = disk / "data" / "spare"
     until(lambda: spare.exists() and spare.stat().st_size)
     reserves = list(disk.rglob("reserve"))
@@ -81,7 +81,7 @@ def test_workers_report_their_end_to_a_server_whose_disk_is_full(
     kept = sum(path.stat().st_size for path in (spare, *reserves))
     fill(disk)
     stop.touch()
-    assert server.ended("waits")["state"] == "SUCCEEDED"
+    assert gateway.ended("waits")["state"] == "SUCCEEDED"
     assert free(disk) < kept, "something else has made room"
 
 

@@ -24,9 +24,9 @@ FOREVER = "import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)
 class Speaker:
     """Says things with the token of a job's pod, as another client than the agent."""
 
-    def __init__(self, server: Site, job: dict[str, Any], of_pod: int) -> None:
-        self.token = (server.pod(job, of_pod) / "secret" / "token").read_text()
-        self._url, self._name = server.facts()["url"], job["name"]
+    def __init__(self, gateway: Site, job: dict[str, Any], of_pod: int) -> None:
+        self.token = (gateway.pod(job, of_pod) / "secret" / "token").read_text()
+        self._url, self._name = gateway.facts()["url"], job["name"]
 
     def __call__(
         self, worker: int = 0, *, uid: str = "mine", method: str = "PUT", **given: Any
@@ -44,15 +44,15 @@ class Speaker:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with sites(tmp_path_factory.mktemp("rights"), free_port()) as start:
         yield start(pods={"held": [0]})
 
 
 @pytest.fixture(scope="module")
-def speak(server: Site) -> Speaker:
+def speak(gateway: Site) -> Speaker:
     """Requests for a job of two workers whose worker 0 has no pod, so that its place is free."""
-    return Speaker(server, server.accepted("half", FOREVER, n_workers=2), of_pod=1)
+    return Speaker(gateway, gateway.accepted("half", FOREVER, n_workers=2), of_pod=1)
 
 
 def test_the_first_pod_owns_the_place_and_another_is_refused(speak: Speaker) -> None:
@@ -91,10 +91,10 @@ def test_who_says_it_wrong_is_told_how(
 
 
 def test_the_token_of_one_job_opens_no_other_and_no_users_path(
-    server: Site, speak: Speaker
+    gateway: Site, speak: Speaker
 ) -> None:
-    other = server.accepted("other", FOREVER, n_workers=2)
-    stranger = Speaker(server, other, of_pod=1)
+    other = gateway.accepted("other", FOREVER, n_workers=2)
+    stranger = Speaker(gateway, other, of_pod=1)
     assert speak(token=stranger.token).status_code == 403
     headers = {"Authorization": f"Bearer {speak.token}"}
     for path in (
@@ -103,8 +103,8 @@ def test_the_token_of_one_job_opens_no_other_and_no_users_path(
         paths.job("half", "logs"),
         paths.snapshot("0" * 64),
     ):
-        assert server.call("GET", path, headers=headers).status_code == 401
-    users = server.call("PUT", paths.worker("half", 1, 0) + "/state", data=b'{"state":"ready"}')
+        assert gateway.call("GET", path, headers=headers).status_code == 401
+    users = gateway.call("PUT", paths.worker("half", 1, 0) + "/state", data=b'{"state":"ready"}')
     assert (users.status_code, users.json()["code"]) == (401, "unauthorized")
 
 

@@ -8,7 +8,7 @@ from tests.cluster.waiting import until
 PATH = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
 
 
-def job(
+def pytorch_job(
     name: str, command: list[str], workers: int = 1, image: str = "localhost/python:local"
 ) -> dict[str, Any]:
     """One master and `workers` workers that all run `command`."""
@@ -26,7 +26,7 @@ def job(
 
 def fake_job(name: str, annotations: dict[str, str], workers: int = 3) -> dict[str, Any]:
     """For fake nodes, whose pods do what their annotations say."""
-    made = job(name, ["none"], workers)
+    made = pytorch_job(name, ["none"], workers)
     for replica in made["spec"]["pytorchReplicaSpecs"].values():
         replica["template"] = {
             "metadata": {"annotations": annotations},

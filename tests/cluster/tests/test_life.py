@@ -16,7 +16,7 @@ from tests.cluster.layers import components
 from tests.cluster.network import Network
 from tests.cluster.node import Node
 from tests.cluster.startup import new_node
-from tests.cluster.tests.jobs import PATH, ends, job
+from tests.cluster.tests.jobs import PATH, ends, pytorch_job
 from tests.cluster.tests.machine import appeared, picture
 from tests.cluster.waiting import until
 
@@ -31,7 +31,7 @@ def command(cluster: Cluster, *words: str) -> Sequence[str]:
 def test_a_cluster_goes_without_a_trace(spare: Cluster) -> None:
     before = picture(spare)
     spare.up({"node"})
-    spare.api.create(PATH.format("jobs"), job("sleeps", ["sleep", "600"], workers=0))
+    spare.api.create(PATH.format("jobs"), pytorch_job("sleeps", ["sleep", "600"], workers=0))
     _await_running(spare)
     assert appeared(spare, before)
     spare.down()
@@ -112,11 +112,11 @@ def test_when_its_first_process_is_killed_all_of_it_ends_and_up_or_down_find_the
 ) -> None:
     before = picture(spare)
     spare.up({"node"})
-    spare.api.create(PATH.format("jobs"), job("first", ["sleep", "600"], workers=0))
+    spare.api.create(PATH.format("jobs"), pytorch_job("first", ["sleep", "600"], workers=0))
     _await_running(spare)
     _kill_first_process(spare)
     spare.up({"node"})
-    spare.api.create(PATH.format("jobs"), job("second", ["true"], workers=0))
+    spare.api.create(PATH.format("jobs"), pytorch_job("second", ["true"], workers=0))
     assert ends(spare.api, "second") == "Succeeded"
     _kill_first_process(spare)
     spare.down()

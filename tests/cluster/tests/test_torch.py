@@ -5,7 +5,7 @@ takes minutes to build, once.
 import pytest
 
 from tests.cluster import Cluster
-from tests.cluster.tests.jobs import PATH, ends, job
+from tests.cluster.tests.jobs import PATH, ends, pytorch_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 TRAIN = """
@@ -25,7 +25,8 @@ print("gradients agree", torch.allclose(total, model.module.weight.grad * dist.g
 def test_two_pods_train_with_one_gradient(cluster: Cluster) -> None:
     assert cluster.load("torch") == ["localhost/torch:local"]
     cluster.api.create(
-        PATH.format("jobs"), job("trains", ["python3", "-c", TRAIN], image="localhost/torch:local")
+        PATH.format("jobs"),
+        pytorch_job("trains", ["python3", "-c", TRAIN], image="localhost/torch:local"),
     )
     assert ends(cluster.api, "trains") == "Succeeded"
     log = cluster.api.get("/api/v1/namespaces/jobs/pods/trains-master-0/log")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import Cluster, ClusterError, images
 from tests.cluster.errors import ApiError
-from tests.cluster.tests.jobs import PATH, ends, fake_job, job
+from tests.cluster.tests.jobs import PATH, ends, fake_job, pytorch_job
 from tests.cluster.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -29,20 +29,22 @@ def log_of(cluster: Cluster, pod: str) -> str:
 
 
 def test_a_job_of_two_pods_meets_over_dns_and_succeeds(cluster: Cluster) -> None:
-    cluster.api.create(JOBS, job("meets", ["python3", "-c", MEET]))
+    cluster.api.create(JOBS, pytorch_job("meets", ["python3", "-c", MEET]))
     assert ends(cluster.api, "meets") == "Succeeded"
     assert log_of(cluster, "meets-master-0") == "met worker\n"
 
 
 def test_a_job_that_fails_is_seen_to_fail(cluster: Cluster) -> None:
-    cluster.api.create(JOBS, job("fails", ["sh", "-c", "exit 7"], workers=0))
+    cluster.api.create(JOBS, pytorch_job("fails", ["sh", "-c", "exit 7"], workers=0))
     assert ends(cluster.api, "fails") == "Failed"
     status = cluster.api.get("/api/v1/namespaces/jobs/pods/fails-master-0")["status"]
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
 
 
 def test_a_container_that_uses_too_much_memory_is_killed(cluster: Cluster) -> None:
-    cluster.api.create(JOBS, job("grows", ["python3", "-c", "x = bytearray(1 << 30)"], workers=0))
+    cluster.api.create(
+        JOBS, pytorch_job("grows", ["python3", "-c", "x = bytearray(1 << 30)"], workers=0)
+    )
     assert ends(cluster.api, "grows") == "Failed"
     status = cluster.api.get("/api/v1/namespaces/jobs/pods/grows-master-0")["status"]
     assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
@@ -59,7 +61,7 @@ def test_the_namespace_for_jobs_refuses_what_is_not_restricted(cluster: Cluster)
 
 
 def test_the_webhook_refuses_two_masters(cluster: Cluster) -> None:
-    refused = job("two-masters", ["true"])
+    refused = pytorch_job("two-masters", ["true"])
     refused["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"] = 2
     with pytest.raises(ApiError, match="admission webhook") as error:
         cluster.api.create(JOBS, refused)
@@ -68,7 +70,7 @@ def test_the_webhook_refuses_two_masters(cluster: Cluster) -> None:
 
 def test_pods_reach_this_machine_and_this_machine_reaches_pods(cluster: Cluster) -> None:
     script = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=8000)"
-    cluster.api.create(JOBS, job("serves", ["python3", "-c", script], workers=0))
+    cluster.api.create(JOBS, pytorch_job("serves", ["python3", "-c", script], workers=0))
     for _ in until(120, pause_s=0.1):
         address = _status(cluster, "serves-master-0").get("podIP")
         try:
@@ -111,7 +113,7 @@ def test_fake_nodes_run_fake_pods_whose_annotations_decide(
 
 
 def test_the_api_server_is_stopped_and_started_while_a_job_runs(cluster: Cluster) -> None:
-    cluster.api.create(JOBS, job("outlives", ["sleep", "8"], workers=0))
+    cluster.api.create(JOBS, pytorch_job("outlives", ["sleep", "8"], workers=0))
     cluster.kill("kube-apiserver")
     with pytest.raises(ApiError) as error:
         cluster.api.get("/readyz")

@@ -24,7 +24,7 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run(folder: Path, *argv: str, python: str = sys.executable, **environment: str) -> Done:
+def run_script(folder: Path, *argv: str, python: str = sys.executable, **environment: str) -> Done:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "MASTER_ADDR", "MASTER_PORT")}
     done = subprocess.run(
         [python, *argv],
@@ -42,8 +42,8 @@ def both(
 ) -> Done:
     """What the script does under the rank runner, after it was compared with plain python."""
     (folder / name).write_text(textwrap.dedent(script))
-    plain = run(folder, name, *arguments, **environment)
-    ours = run(folder, str(RUNNER), name, *arguments, **environment)
+    plain = run_script(folder, name, *arguments, **environment)
+    ours = run_script(folder, str(RUNNER), name, *arguments, **environment)
     assert ours == plain
     return ours
 
@@ -84,7 +84,7 @@ def test_a_script_behind_a_symbolic_link_imports_from_where_it_really_is(tmp_pat
         "import sys, neighbour; print(__file__, sys.path[0], sys.argv)"
     )
     (tmp_path / "link.py").symlink_to(tmp_path / "real" / "script.py")
-    assert run(tmp_path, str(RUNNER), "link.py") == run(tmp_path, "link.py")
+    assert run_script(tmp_path, str(RUNNER), "link.py") == run_script(tmp_path, "link.py")
 
 
 def test_pythonsafepath_is_honoured(tmp_path: Path) -> None:
@@ -267,7 +267,9 @@ def test_a_forked_child_that_fails_writes_no_error_file(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
     (tmp_path / "script.py").write_text("import os\nif os.fork() == 0: raise ValueError\nos.wait()")
     assert (
-        run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file)).returncode
+        run_script(
+            tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file)
+        ).returncode
         == 0
     )
     assert not error_file.exists()
@@ -278,7 +280,7 @@ def test_the_exception_is_in_the_error_file_in_torchs_format(tmp_path: Path) -> 
 
     error_file = tmp_path / "error.json"
     (tmp_path / "script.py").write_text("def f():\n    raise ValueError('what is wrong')\nf()")
-    run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
+    run_script(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
     message = json.loads(error_file.read_text())["message"]
     assert message["message"] == "ValueError: what is wrong"
     assert "in f\n" in message["extraInfo"]["py_callstack"]
@@ -313,7 +315,7 @@ def destroy_process_group(): print(open(os.environ["TORCHELASTIC_ERROR_FILE"]).r
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     error_file = tmp_path / "error.json"
-    done = run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
+    done = run_script(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
     handled, left, meanwhile = done.stdout.splitlines()
     assert (left, json.loads(handled)["message"]["message"]) == ("removed", "KeyError: 'handled'")
     first, last = (json.loads(text)["message"] for text in (meanwhile, error_file.read_text()))
@@ -349,7 +351,7 @@ def test_an_error_file_that_is_there_already_is_left(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
     script = f"open({str(error_file)!r}, 'w').write('mine')\nraise ValueError"
     (tmp_path / "script.py").write_text(script)
-    run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
+    run_script(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
     assert error_file.read_text() == "mine"
 
 
@@ -360,12 +362,12 @@ def test_garbage_is_not_collected_while_torch_is_imported_and_is_afterwards(tmp_
         "torch.__spec__.loader)"
     )
     (tmp_path / "script.py").write_text(script)
-    done = run(tmp_path, str(RUNNER), "script.py")
+    done = run_script(tmp_path, str(RUNNER), "script.py")
     assert done.stdout.startswith("False True True <_frozen_importlib_external.SourceFileLoader")
     (tmp_path / "script.py").write_text(
         "import gc; gc.disable(); import torch; print(gc.isenabled())"
     )
-    assert run(tmp_path, str(RUNNER), "script.py").stdout == "False\n"
+    assert run_script(tmp_path, str(RUNNER), "script.py").stdout == "False\n"
 
 
 def test_a_torch_that_can_not_be_imported_fails_as_ever(tmp_path: Path) -> None:
@@ -391,7 +393,7 @@ if __name__ == "__main__":
 @pytest.mark.process
 def test_a_data_loader_with_spawned_workers(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SPAWNED_LOADER)
-    done = run(tmp_path, str(RUNNER), "script.py")
+    done = run_script(tmp_path, str(RUNNER), "script.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[[0, 1, 4, 9], [16, 25, 36, 49]]\n" * 2 + "tensor([0])\n"
 
@@ -424,7 +426,7 @@ def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, dest
     answers: list[Done] = []
 
     def rank(number: int) -> None:
-        answers.append(run(tmp_path, str(RUNNER), "script.py", RANK=str(number), **shared))
+        answers.append(run_script(tmp_path, str(RUNNER), "script.py", RANK=str(number), **shared))
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -458,7 +460,7 @@ def destroy_process_group(): {place}.clear()
         "import torch.distributed as "
         "dist\ndist.init_process_group()\ndist.destroy_process_group()\nprint('done')\n"
     )
-    plain, ours = run(tmp_path, "script.py"), run(tmp_path, str(RUNNER), "script.py")
+    plain, ours = run_script(tmp_path, "script.py"), run_script(tmp_path, str(RUNNER), "script.py")
     assert plain.stdout == "torn down\ndone\n"
     assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
 
@@ -500,7 +502,7 @@ def test_a_long_wait_for_the_master_asks_less_often(tmp_path: Path) -> None:
         f"socket.create_connection, runner._LIMIT_S = refused, 2.0\n"
         f"runner.wait_for_master(); print(len(asked))\n"
     )
-    waited = run(tmp_path, str(waits), RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    waited = run_script(tmp_path, str(waits), RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     assert 0 < int(waited.stdout) < 450
 
 
@@ -518,7 +520,7 @@ def test_on_other_pythons_too(tmp_path: Path, python: str) -> None:
     """
     for end in ("pass", "raise ValueError(1)", "sys.exit(3)", "raise KeyboardInterrupt"):
         (tmp_path / "script.py").write_text(textwrap.dedent(script).format(end=end))
-        assert run(tmp_path, str(RUNNER), "script.py", python=python) == run(
+        assert run_script(tmp_path, str(RUNNER), "script.py", python=python) == run_script(
             tmp_path, "script.py", python=python
         )
 
@@ -615,7 +617,7 @@ def test_the_exception_from_which_the_main_thread_unwinds_is_written_when_it_is_
     tmp_path: Path, python: str, script: str, named: bool
 ) -> None:
     (tmp_path / "script.py").write_text(UNWINDING + script)
-    done = run(
+    done = run_script(
         tmp_path,
         str(RUNNER),
         "script.py",
