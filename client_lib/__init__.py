@@ -7,8 +7,8 @@ the same service.
     job.submit()
     job.logs()
 
-The public names are those of `__all__`. Each is loaded when it is first used, so that
-`import client_lib` loads neither requests, pydantic, the server nor torch.
+`__all__` has the public names. Each is loaded when it is first used, so that `import client_lib`
+loads neither requests, pydantic, the server nor torch.
 """
 
 # checkers read it as True; importing it from typing would double the cost of this import

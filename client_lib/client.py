@@ -123,7 +123,7 @@ def resubmit(
         resubmit(job, n_workers=4, env_variables={"LR": "0.1"})
 
     The log lists the differences and the code that runs. The new job starts with a copy of the old
-    one's checkpoints if that has ended, and script, `args`, `flags` and `env_variables` are
+    job's checkpoints if the old job has ended, and script, `args`, `flags` and `env_variables` are
     unchanged; else it starts fresh, and a warning says so. `resume`: True starts from the
     checkpoints in any case, False never. `new_name` None: a new name is drawn. `python`: the
     interpreter for a job on this machine; None: this one.
@@ -166,7 +166,7 @@ def list_jobs(
     as they are needed.
 
     `name` is the beginning of their names; of several labels all must match. `group`: only members
-    of this one.
+    of this group.
     """
     api = client or configured()
     return JobList(partial(Job.of, api), lambda: api.list_jobs(state, label, name, limit, group))

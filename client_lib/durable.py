@@ -78,7 +78,7 @@ def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, 
 
 
 def last_line(path: str, opener: Optional[Opener] = None) -> str:
-    """The last line of a text; "": it has none, or can't be read."""
+    """The last line of a text file; "": the file is empty, or can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace", opener=opener) as file:
             return (file.read().strip().splitlines() or [""])[-1]
@@ -147,7 +147,7 @@ _LEAST = 64 * 1024  # with fewer bytes free, file systems refuse to create a fil
 
 
 def is_full(error: BaseException) -> bool:
-    """True if the error says that the disk, or the user's quota of it, is full."""
+    """True if the error says that the disk, or the user's quota on it, is full."""
     if not isinstance(error, OSError):
         return False
     return error.errno in _FULL or (
@@ -210,7 +210,7 @@ def megabytes(size: int) -> str:
 
 
 def allocate(fd: int, size: int) -> None:
-    """Make the file at least so large, with room on the disk for all of it. Raises OSError."""
+    """Make the file at least so large, with room on the disk for its whole size. Raises OSError."""
     try:
         os.posix_fallocate(fd, 0, size)
     except (AttributeError, OSError) as error:  # macOS, or a file system without support for it

@@ -19,7 +19,7 @@ class ClientLibError(Exception):
         if code:
             cls.code = code
             BY_CODE[code] = cls
-        if http_status:  # an assignment here hides that of a second base class
+        if http_status:  # an assignment here hides the value of a second base class
             cls.http_status = http_status
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

@@ -120,8 +120,8 @@ class Executor(concurrent.futures.Executor):
         return chain.from_iterable(super().map(_each(fn), chunks, timeout=timeout, **options))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls. `wait`: until all are done. `cancel_futures`: cancel
-        those that do not run yet.
+        """Accept no more calls. `wait`: until all calls are done. `cancel_futures`: cancel calls
+        that do not run yet.
         """
         with self._lock:
             self._shut, futures = True, list(self._futures)
@@ -283,9 +283,9 @@ def wait_all(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> list[J
     """Wait until all jobs are final; return their last infos, in this order.
 
     Raises:
-        JobFailed, JobCancelled: when all are final, that of the first that did not succeed; see
-            `Job.wait`.
-        WaitTimeout: one is not final after `timeout_s`.
+        JobFailed, JobCancelled: when all are final, the error of the first job that did not
+            succeed; see `Job.wait`.
+        WaitTimeout: a job is not final after `timeout_s`.
     """
     infos, ended = waited(jobs, timeout_s)
     if ended:

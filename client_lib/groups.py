@@ -28,8 +28,8 @@ _LISTED = 50  # jobs in the repr of a list
 
 
 def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], list[JobEnded]]:
-    """Wait until all jobs are final: the infos of those that SUCCEEDED, and the errors of the
-    others. Raises WaitTimeout: one is not final after `timeout` seconds."""
+    """Wait until all jobs are final: the infos of jobs that SUCCEEDED, and the errors of the
+    others. Raises WaitTimeout: a job is not final after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     infos, ended = list[JobInfo](), list[JobEnded]()
     for job in jobs:
@@ -118,8 +118,8 @@ class Group(JobList):
         yield from sorted(found, key=lambda info: info.group.index if info.group else 0)
 
     def info(self) -> GroupInfo:
-        """The group as it is now, with the number of its jobs in each state.
-        Raises NotFound: there is none.
+        """The group as it is now, with the number of its jobs in each state. Raises NotFound: the
+        group is gone.
         """
         return self._now(self.client.group_info(self.name))
 
@@ -130,8 +130,8 @@ class Group(JobList):
 
     @property
     def state(self) -> State:
-        """The state as it is now: that of its jobs if all have the same, RUNNING until all have
-        ended, then FAILED if one failed, CANCELLED if one was cancelled."""
+        """The state of the group now. PENDING while all jobs wait, RUNNING until all have ended;
+        then FAILED if a job failed, else CANCELLED if a job was cancelled, else SUCCEEDED."""
         return self.info().state
 
     def wait(self, timeout: float | None = None) -> GroupInfo:
@@ -151,19 +151,16 @@ class Group(JobList):
         return self.info()
 
     def cancel(self) -> GroupInfo:
-        """Order the end of all its jobs, in one request: none of them starts any
-        more. They end later (`wait`).
+        """Order the end of all its jobs, in one request; no job starts any more. They end later
+        (`wait`).
         """
         return self._now(self.client.cancel_group(self.name))
 
     def resubmit(self, *, failed: bool = False) -> GroupInfo:
-        """Run its jobs again; `failed`: only those that are FAILED or CANCELLED.
-
-        New jobs take their places in the group, with the code, arguments, environment and secrets
-        of the first submit, and copies of the checkpoints. The earlier ones move to the group that
-        `info().earlier` names.
-
-        Raises Conflict: one of them has not ended, or none has failed.
+        """Run its jobs again; `failed`: only jobs that are FAILED or CANCELLED. New jobs take their
+        places in the group, with the code, arguments, environment and secrets of the first submit,
+        and copies of the checkpoints. The earlier jobs move to the group that `info().earlier`
+        names. Raises Conflict: an earlier job has not ended, or no job has failed.
         """
         return self._now(self.client.resubmit_group(self.name, uuid.uuid4().hex, failed=failed))
 
@@ -179,8 +176,8 @@ class Group(JobList):
         return next(self._make(info) for info in self._first(None) if info.name == best)
 
     def compare(self) -> list[Mapping[str, Any]]:
-        """`name`, `state`, `arguments` (those that differ) and `metrics` (`last` and `best` values
-        of rank 0) of each job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
+        """`name`, `state`, `arguments` (if they differ) and `metrics` (`last` and `best` values of
+        rank 0) of each job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
         return curves.compared(self._measured())
 
     def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:

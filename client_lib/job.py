@@ -38,7 +38,7 @@ from client_lib.submit import arguments, request, sweep
 from client_lib.transport.api import LONG_POLL_S, Api, configured
 from client_lib.transport.rest import OnUpload
 
-if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call that uses it
+if TYPE_CHECKING:  # a submit needs none of these modules: each is loaded by the call that uses it
     from typing_extensions import Unpack
 
     from client_lib.functions.payload import Outcome
@@ -84,8 +84,8 @@ class Job(Generic[R]):
         type: Way of starting the processes of a worker.
         args: Appended to the script, as they are.
         flags: Options appended after `args` as `--key=value`; None: `--key` alone.
-        env_variables: In every process. The user's win over ours; those of the ranks are refused.
-            None: not set.
+        env_variables: In every process. The user's win over ours; variables of the ranks are
+            refused. None: not set.
         secrets: Names of variables whose values travel and are stored outside the spec, and are
             never shown.
         code: Place of the code: "in_place" runs it where it is, on a server that shares the folder;
@@ -109,12 +109,12 @@ class Job(Generic[R]):
         checkpoint_dir: Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per
             job, kept over its attempts.
         checkpoint_from: Name of an earlier job of the same user: this one starts with a copy of its
-            checkpoints, made when it starts. One that has not ended must stand in `after`, too.
+            checkpoints, made when it starts. A job that has not ended must stand in `after`, too.
         outputs: Globs of files that are kept for download, relative to the working directory (`**`:
-            any folders); of them what the ranks create or change. None: in a snapshot all of that,
-            in place none: they stay where they are. []: none.
+            any folders); only files that the ranks create or change. None: in a snapshot all such
+            files, in place none: they stay where they are. []: none.
         requirements: Extra packages, as lines of pip's requirements files: installed before the
-            script starts, beside those that its interpreter has, which stay as they are.
+            script starts, beside the packages that its interpreter has, which stay as they are.
         setup: Command for `sh -e`, of one line or several: run once on each worker before the
             script, in each attempt, in the working directory and environment of the processes,
             without the variables of a rank. stop_timer limits it too.
@@ -142,10 +142,10 @@ class Job(Generic[R]):
         priority_class: Order in the queue; within a class, the order of submission.
         queue_name: Queue of the cluster.
         allocation_name: Reserved capacity of the ML Space platform.
-        after: Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until
-            it SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that
-            can't come any more, the job is FAILED with reason DependencyFailed. A cancelled job has
-            neither succeeded nor failed.
+        after: Jobs or groups for which the job waits, without taking resources: `NAME` or `ok:NAME`
+            until it SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If
+            that can't come any more, the job is FAILED with reason DependencyFailed. A cancelled
+            job has neither succeeded nor failed.
         max_retry: New attempts of the whole gang after a failed one; None: none.
         retry_on: Failures after which max_retry, which must be given too, makes a new attempt:
             reasons such as `NodeLost`, `Preempted`, `Hung`, and `exit:N`, the exit code of the
@@ -153,9 +153,9 @@ class Job(Generic[R]):
             health_params retry needs no place in it. `Hung` stops and retries an attempt after a
             minute, whatever hang_action says; `HungSilent` needs health_params with an action.
         retry_reset_steps: Steps by which an attempt must get further than all before it: then
-            max_retry and max_infrastructure_retry count from 0 again. Its step is the largest of
-            the metrics of rank 0, or without such metrics that of its progress bar; an attempt with
-            neither changes nothing. None: they count all attempts.
+            max_retry and max_infrastructure_retry count from 0 again. The step of an attempt is the
+            largest step in the metrics of rank 0, or without such metrics the step of rank 0's
+            progress bar; an attempt with neither changes nothing. None: both count all attempts.
         max_infrastructure_retry: New attempts after one that ended because a node was lost, or
             evicted or refused a worker, because another job took its place, or locally because of a
             reboot. max_retry does not count them, and applies after the last one.
@@ -644,7 +644,7 @@ class Job(Generic[R]):
 
     def stacks(self) -> JobStacks:
         """The stacks of all processes of the running job: what each rank does now. `str()` groups
-        the ranks that do the same; a process that cannot tell its stacks has a `problem` instead.
+        ranks with equal stacks; a process that cannot tell its stacks has a `problem` instead.
 
         Raises Conflict: the job does not run, or has `observe=False`; NotSupported: by an older
         server.
@@ -808,7 +808,7 @@ class Job(Generic[R]):
 
     @property
     def client(self) -> Api:
-        """The job's server; before the submit, the one that would receive it."""
+        """The job's server; before the submit, the server that would receive the job."""
         return self._client or configured()
 
     @property

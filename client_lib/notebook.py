@@ -5,9 +5,9 @@ line only. Public.
 
     notebook_launcher(train, args=(model,), num_processes=2)
 
-The processes are those of a job: one worker with `num_processes` processes, so that code which
-takes the global rank for the index of a device is right. They are no forks of the notebook, which
-may have used its GPU before.
+The processes are a job's: one worker with `num_processes` processes, so that code which takes the
+global rank for the index of a device is right. They are no forks of the notebook, which may have
+used its GPU before.
 """
 
 import inspect

@@ -38,7 +38,8 @@ class TorchDistributor:
         process, on the configured server. `use_gpu`: one GPU per process; without a GPU the
         processes run on the CPU, with a warning. `options`: of `Job`.
 
-        Raises ValueError: it is no number of processes, or two different ones are given.
+        Raises ValueError: there is no such number of processes, or two different numbers are
+        given.
         """
         if num_workers is not None and num_processes not in (None, num_workers):
             raise ValueError(

@@ -70,7 +70,7 @@ def unpack(
 ) -> None:
     """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was
     unpacked. Raises ArchiveRefused, and OSError: an error of the disk, or fewer than `keep_free`
-    bytes of it would stay free."""
+    bytes of the disk would stay free."""
     incomplete = target + ".new"
     shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
     os.makedirs(incomplete, mode=0o700)

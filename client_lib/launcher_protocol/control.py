@@ -101,7 +101,7 @@ def _decode(line: Union[bytes, bytearray]) -> Optional[Message]:
 
 @contextlib.contextmanager
 def _short(path: str) -> Iterator[str]:
-    """A path to the same file that fits into a socket address."""
+    """Another path to the file, short enough for a socket address."""
     if len(os.fsencode(path)) <= _PATH_MAX:
         yield path
         return

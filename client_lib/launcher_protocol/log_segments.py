@@ -116,15 +116,15 @@ class SegmentWriter(Segments):
         self._waiting = bytearray()
         # they begin within a record, which must not be the beginning of a segment
         self._is_cut = False
-        self._lives = False  # some of them are of the ranks
+        self._lives = False  # some records are of the ranks
         self._fd: "int | None" = None
         self._room = 0
         os.makedirs(path, mode=0o700, exist_ok=True)
         self.resume()
 
     def add(self, records: bytes, *, lives: bool = True) -> None:
-        """`lives` False: they are no sign of life of the ranks, and leave
-        the file's time as it is.
+        """`lives` False: the records are no sign of life of the ranks, and leave the file's time as
+        it is.
         """
         self._waiting += records
         self._lives = self._lives or lives

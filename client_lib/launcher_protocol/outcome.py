@@ -1,8 +1,9 @@
 """Decides which rank failed first and how a worker ended. This is the only place with that rule.
 Pure.
 
-A launcher applies it to the ranks of its worker, the server (`server_stub.runtimes.verdict`) to
-those of all workers. Every message, report and exit code follows from the rank that it chooses.
+A launcher applies the rule to the ranks of its worker, the server (`server_stub.runtimes.verdict`)
+to the ranks of all workers. Every message, report and exit code follows from the rank that it
+chooses.
 """
 
 import json
@@ -40,8 +41,8 @@ _PEER_LOST = (
     r"Application timeout caused pair closure|connectFullMesh failed",
     r"Connect timeout \[|timed out connecting",
     r"monitoredBarrier",
-    # c10d: TCPStore and its clients. A store that can't listen is the cause and stands in none of
-    # these.
+    # c10d: TCPStore and its clients. A store that can't listen is the cause, and no pattern matches
+    # its error.
     r"DistStoreError|failed to recv, got 0 bytes|Socket Timeout",
     r"(recvValue|sendBytes|recvBytes|sendValue) failed",
     r"client socket has (timed out|failed to connect)|network addresses of .* cannot be retrieved",
@@ -102,8 +103,8 @@ def of_ranks(
     ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kills: int = 0
 ) -> WorkerOutcome:
     """The end of a worker. `cancelled`: it was stopped from outside before a rank failed.
-    `oom_kills`: processes that the kernel killed since the ranks started; `group_kills`: those
-    killed at the memory limit of its container."""
+    `oom_kills`: processes that the kernel killed since the ranks started; `group_kills`: processes
+    that the kernel killed at the memory limit of the container."""
     first = first_failure(ranks)
     if first is None:
         if cancelled or any(rank.failed for rank in ranks):
@@ -144,7 +145,8 @@ def is_peer_loss(
 ) -> bool:
     """True if a rank that ended like this died because a peer had died, by the table of such
     errors. The first exception of a chain counts: a rank whose cleanup fails after an error of its
-    own is the cause, and one that wraps the loss of a peer into an exception of its own is not."""
+    own is the cause, and a rank that wraps the loss of a peer into an exception of its own is not.
+    """
     if exception:
         chain = trace or ""
         ends = [chain.find(marker) for marker in CHAINED if marker in chain]

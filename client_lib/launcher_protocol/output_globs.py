@@ -27,7 +27,7 @@ ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # files of a virtual environme
 
 
 class Patterns:
-    """Several globs; a path matches if it matches one of them."""
+    """Several globs; a path matches if it matches any glob."""
 
     def __init__(self, globs: Sequence[str]) -> None:
         self._all = [_split(glob) for glob in globs]

@@ -274,7 +274,7 @@ class DirectoryStore:
         self._drop(before)
 
     def _drop(self, before: Optional[Kept]) -> None:
-        """Remove the content of a replaced file unless another path has the same."""
+        """Remove the content of a replaced file unless another path has that content."""
         if before is not None:
             self._uses[before.sha256] -= 1
             if not self._uses[before.sha256]:
@@ -289,7 +289,7 @@ class DirectoryStore:
         size = os.fstat(self._list).st_size
         try:
             write_all(self._list, line)
-        except OSError:  # a full disk may have a part of it
+        except OSError:  # a full disk may have taken a part of the line
             os.ftruncate(self._list, size)
             raise
 

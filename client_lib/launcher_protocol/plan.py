@@ -16,8 +16,8 @@ STDIN = "CLIENT_LIB_STDIN"
 Ranks do not get the variable.
 """
 RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
-"""Variable of a job: with 0 its process gets no variables of ranks if it is the only one.
-No process gets this one.
+"""Variable of a job: with 0 the job's process gets no variables of ranks if it is the only process.
+No process gets this variable itself.
 """
 RENDEZVOUS_CONF = "CLIENT_LIB_RDZV_CONF"
 """Variable: settings of torchrun's --rdzv-conf, which override ours."""
@@ -39,7 +39,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Script and arguments if `python` is given, otherwise a whole argv. A relative script is below
     working_dir, with a snapshot below its root."""
     python: Optional[str]
-    """Interpreter that runs the script; None: `command` is run as it is."""
+    """Interpreter that runs the script; None: `command` is run directly."""
     environment: Dict[str, str]
     """Environment of the processes without the variables that the launcher sets for each."""
     user_variables: List[str]
@@ -104,8 +104,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     ranks create or change them.
     """
     outputs_to: Optional[str] = None
-    """Destination of these files: an absolute directory, or the URL of a
-    server; None: they are not kept.
+    """Destination of the outputs: an absolute directory, or the URL of a server; None: outputs are
+    not kept.
     """
     outputs_token: Optional[str] = None
     """File with the token for that URL."""
@@ -124,8 +124,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     the ranks (preflight.py).
     """
     inputs: List[str] = []
-    """Folders with the outputs of the jobs that this one waited for, in their order; in the plan of
-    a cluster relative to the folder that the agent makes."""
+    """Folders with the outputs of the jobs for which this job waited, in their order; in the plan
+    of a cluster relative to the folder that the agent makes."""
     requirements: List[str] = []
     """Extra packages, as lines of a requirements file; []: none."""
     requirements_python: Optional[str] = None
@@ -137,7 +137,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     segment_bytes: int = 64 * 2**20
     log_offset: int = 0
     log_seq: int = 0
-    """Offset and seq of the first record: the server has those of earlier pods of this worker."""
+    """Offset and seq of the first record: the server has the records of earlier pods of this
+    worker."""
     secrets: List[str] = []
     """Names in `environment` whose values are secret."""
     protocol: int = PROTOCOL
@@ -149,8 +150,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
 
     @property
     def has_ranks(self) -> bool:
-        """False: the one process of the job sees no RANK, as in a shell: scripts that
-        find one prepare for DDP.
+        """False: the one process of the job sees no RANK, as in a shell: scripts that find a RANK
+        prepare for DDP.
         """
         if self.world_size > 1 or self.type == ELASTIC:
             return True
@@ -173,7 +174,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
 
     @property
     def others_may_wait(self) -> bool:
-        """True if the job has several ranks, and the launcher starts those here itself:
+        """True if the job has several ranks, and the launcher starts this worker's ranks itself,
         not by an agent of torchrun.
         """
         return self.world_size > 1 and not self.has_agent

@@ -32,8 +32,8 @@ _NO_LOCAL_RANK = 9
 _LOOPBACK = ("127.", "localhost", "::1")
 
 # Variables that an outer torchrun, mpirun or accelerate sets for its own ranks. A job that is
-# submitted from inside one of them inherits them, and torch (TORCHELASTIC_USE_AGENT_STORE) or
-# accelerate (PMI_SIZE, OMPI_*) would apply them.
+# submitted from inside such a launcher inherits the variables, and torch
+# (TORCHELASTIC_USE_AGENT_STORE) or accelerate (PMI_SIZE, OMPI_*) would apply them.
 _STALE = frozenset(
     name
     for names in (
@@ -77,8 +77,8 @@ class Process(NamedTuple):
 def processes(
     plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]
 ) -> List[Process]:
-    """The ranks of this worker, local rank 0 first; of an elastic worker the one agent that starts
-    them. `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its local
+    """The ranks of this worker, local rank 0 first; of an elastic worker the agent that starts the
+    ranks. `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its local
     rank as an argument too."""
     found = []
     for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker):
@@ -106,7 +106,7 @@ def processes(
 
 
 def setup_process(plan: WorkerPlan, directory: Directory) -> Process:
-    """The job's command that runs before the ranks. It is none of them."""
+    """The job's command that runs before the ranks; it is no rank."""
     environment = of_no_rank(_environment(plan, directory, 0))
     command = ["sh", "-e", "-c", plan.setup or ""]
     return Process(-1, -1, command, environment, plan.working_dir_in(directory), is_agent=True)

@@ -31,5 +31,5 @@ class CannotStart(Exception):
 
 
 def reason_of(error: Exception, otherwise: str) -> str:
-    """The reason of a failure: a full disk, or the other one."""
+    """Choose the reason of a failure: a full disk, or `otherwise`."""
     return STORAGE_FULL if is_full(error) else otherwise

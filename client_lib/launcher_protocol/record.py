@@ -30,9 +30,10 @@ JOB_STREAMS = ("stdout", "stderr", "train.log")
 LAUNCHER = "launcher"  # messages of the launcher about the worker
 STREAMS = (*JOB_STREAMS, LAUNCHER)
 METRICS = "metrics"
-METRICS_MAX = 4000  # bytes of one line of it; a pipe takes it as a whole, or not at all
+METRICS_MAX = 4000
+"""Bytes of one line of metrics; a pipe takes such a line as a whole, or not at all."""
 METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for its metrics
-# the second value of a line of it with the times at which files of checkpoints were written
+# Second value in a line of metrics with the times at which files of checkpoints were written.
 WRITTEN = "written"
 NO_RANK = "-"
 

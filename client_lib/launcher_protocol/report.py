@@ -14,8 +14,8 @@ from client_lib.launcher_protocol.plan import PROTOCOL, WorkerPlan
 _TIMES = ("started_at", "ended_at", "failed_at")
 
 Report = Dict[str, Any]
-"""Content of report.json: that of `as_json`, and for some workers `outputs`, `last_lines` of a
-failed setup, and `stacks`, the processes of silent ranks before their stop.
+"""Content of report.json: the result of `as_json`, and for some workers `outputs`, `last_lines` of
+a failed setup, and `stacks`, the processes of silent ranks before their stop.
 `server_stub.worker_gateway.report` describes the fields."""
 
 
@@ -34,8 +34,8 @@ def as_json(
     log_end_seq: int,
     log_end_offset: int,
 ) -> Report:
-    """The content of report.json. `log_end_seq`, `log_end_offset`: those of the
-    record that would be next.
+    """The content of report.json. `log_end_seq`, `log_end_offset`: seq and offset of the record
+    that would be next.
     """
     return {
         "protocol": PROTOCOL,
@@ -54,8 +54,8 @@ def as_json(
 
 
 def storable(value: Any) -> Any:
-    """The same JSON value, with escapes for what no UTF-8 can hold (names of files)
-    and for NUL (PostgreSQL).
+    """Return the JSON value with escapes for what no UTF-8 can hold (names of files) and for NUL
+    (PostgreSQL).
     """
     return _with_texts(
         value, lambda text: text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

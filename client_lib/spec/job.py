@@ -305,7 +305,8 @@ class JobSpec(Strict):
     flags: Annotated[_Values, _each(_check_flag)] = empty(dict)
     """Options appended after `args` as `--key=value`; None: `--key` alone."""
     env_variables: Annotated[_Values, _each(check_env_name)] = empty(dict)
-    """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
+    """In every process. The user's win over ours; variables of the ranks are refused. None: not
+    set."""
     secrets: Annotated[_Names, _each(check_env_name)] = empty(list)
     """Names of variables whose values travel and are stored outside the
     spec, and are never shown.
@@ -344,14 +345,14 @@ class JobSpec(Strict):
     """
     checkpoint_from: Label | None = None
     """Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made
-    when it starts. One that has not ended must stand in `after`, too."""
+    when it starts. A job that has not ended must stand in `after`, too."""
     outputs: Annotated[_Lines, _each(_check_glob)] | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any
-    folders); of them what the ranks create or change. None: in a snapshot all of that, in place
-    none: they stay where they are. []: none."""
+    folders); only files that the ranks create or change. None: in a snapshot all such files, in
+    place none: they stay where they are. []: none."""
     requirements: Annotated[list[_Requirement], up_to(ARGUMENTS_MAX)] | None = None
     """Extra packages, as lines of pip's requirements files: installed before the script starts,
-    beside those that its interpreter has, which stay as they are."""
+    beside the packages that its interpreter has, which stay as they are."""
     setup: Text | None = None
     """Command for `sh -e`, of one line or several: run once on each worker before the script, in
     each attempt, in the working directory and environment of the processes, without the variables
@@ -405,10 +406,10 @@ class JobSpec(Strict):
     allocation_name: Label | None = None
     """Reserved capacity of the ML Space platform."""
     after: Annotated[list[Label], up_to(AFTER_MAX), Bound(_check_after)] = empty(list)
-    """Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until it
-    SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that can't come any
-    more, the job is FAILED with reason DependencyFailed. A cancelled job has neither succeeded nor
-    failed."""
+    """Jobs or groups for which the job waits, without taking resources: `NAME` or `ok:NAME` until
+    it SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that can't come
+    any more, the job is FAILED with reason DependencyFailed. A cancelled job has neither succeeded
+    nor failed."""
 
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
@@ -421,9 +422,9 @@ class JobSpec(Strict):
     needs health_params with an action."""
     retry_reset_steps: Annotated[WholeNumber, Field(ge=1), within(1, STEPS_MAX)] | None = None
     """Steps by which an attempt must get further than all before it: then max_retry and
-    max_infrastructure_retry count from 0 again. Its step is the largest of the metrics of rank 0,
-    or without such metrics that of its progress bar; an attempt with neither changes nothing. None:
-    they count all attempts."""
+    max_infrastructure_retry count from 0 again. The step of an attempt is the largest step in the
+    metrics of rank 0, or without such metrics the step of rank 0's progress bar; an attempt with
+    neither changes nothing. None: both count all attempts."""
     max_infrastructure_retry: Annotated[WholeNumber, Field(ge=0, le=100)] = 3
     """New attempts after one that ended because a node was lost, or evicted or refused a worker,
     because another job took its place, or locally because of a reboot. max_retry does not count
@@ -510,7 +511,7 @@ class JobSpec(Strict):
         return first if first.endswith(".py") and not self.type.is_command else None
 
     def environment(self) -> dict[str, str]:
-        """env_variables as text; those that are None are left out."""
+        """env_variables as text; variables that are None are left out."""
         return {key: str(value) for key, value in self.env_variables.items() if value is not None}
 
     def masked(self) -> Self:

@@ -14,11 +14,12 @@ class Curve(WithNan):
 
     name: str
     rank: int | None = None
-    """None: the lines belong to no rank, as those of train.log. A worker's number, if
-    the workers were asked for.
+    """None: the lines belong to no rank, as the lines of train.log. A worker's number, if the
+    workers were asked for.
     """
     axis: Literal["step", "epoch", "count"] | str = "step"
-    """The steps are those of the script, or its epochs; `count`: the values are numbered from 1."""
+    """Meaning of `steps`: the steps of the script, or its epochs; `count`: the values are numbered
+    from 1."""
     steps: list[float]
     times: list[float]
     """Seconds since 1970, in which the values were printed."""

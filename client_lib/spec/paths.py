@@ -68,8 +68,8 @@ POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = (
 )
 
 NO_SUCH_PATH = "there is nothing at"
-"""Beginning of the message of a server that does not know a path, as older
-servers do not know newer ones.
+"""Beginning of the message of a server that does not know a path, as an older server does not know
+a newer path.
 """
 
 JobPart = Literal[

@@ -35,15 +35,15 @@ JOB_ID = r"^[0-9a-f]{32}$"
 DIFF_MAX = 256 * 1024
 MEMBERS_MAX = MANY_MAX
 GROUP_BYTES_MAX = 32 * 2**20  # of the requests of all members
-MEMBER_NUMBERS = 100_000  # those of resubmitted members among them
+MEMBER_NUMBERS = 100_000  # counting resubmitted members
 GROUP_NAME_MAX = NAME_MAX - len(f"-{MEMBER_NUMBERS - 1}")
 # of a session: its order is one line of up to 512 KiB (client_lib.launcher_protocol.control)
 _ARGV_MAX = 32 * 1024
 
 
 class SharedFolderProof(Strict):
-    """A file that the client wrote into the script's folder: the server shares it
-    if it reads the same nonce.
+    """A file that the client wrote into the script's folder: the server shares the folder if it
+    reads the nonce there.
     """
 
     path: Line
@@ -103,7 +103,7 @@ class FunctionCode(Strict):
     name: Line
     """Name of the function; for people only."""
     python: Label
-    """Version that pickled it, `3.11`; only the same one can read it."""
+    """Version of Python that pickled the function, `3.11`; no other version can read it."""
     cloudpickle: Label
 
 
@@ -185,8 +185,8 @@ class SubmitRequest(Strict):
     in the server's catalogue.
     """
     checkpoints_of: Annotated[str, Field(pattern=JOB_ID)] | None = None
-    """`id` of a job of the same user, which has ended: this one starts with a copy of its
-    checkpoints, where neither names a `checkpoint_dir`."""
+    """`id` of a job of the same user, which has ended: the new job starts with a copy of that job's
+    checkpoints, unless one of the two names a `checkpoint_dir`."""
     checkpoints_name: Line | None = None
     """Name of that job. The server sets it."""
     dependencies: Annotated[list[Dependency], up_to(AFTER_MAX)] = []
@@ -206,7 +206,7 @@ class GroupMember(Strict):
     """One run of the group."""
 
     args: Annotated[list[Text], up_to(ARGUMENTS_MAX)]
-    """Its `args`, in the place of those of the job."""
+    """`args` of the member, in place of the `args` of the job."""
     values: Annotated[dict[Label, Scalar], up_to(MANY_MAX, "object")] = {}
     """Values that it tries, as in `{"lr": "0.1"}`; for people and tables."""
 
@@ -276,8 +276,8 @@ class WorkerSays(Lenient):
     signs_of_life: int = 0
     """Changes whenever a rank has written something."""
     stacks: str | None = None
-    """Mark of the last order for stacks that it has received; None: its
-    version cannot take them.
+    """Mark of the last order for stacks that the worker has received; None: the worker's version
+    cannot take stacks.
     """
     quiet: dict[int, Annotated[float, Field(ge=0, le=1e9)]] = {}
     """Its ranks that do nothing, and for how many seconds."""

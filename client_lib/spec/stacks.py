@@ -16,10 +16,11 @@ _HEADER = re.compile(
 )
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d")
-# functions of torch around the one that was called
+# functions of torch around the function that was called
 _WRAPPERS = ("wrapper", "decorate_context", "inner")
-# Of client_lib.worker: their frames are below the script's, and those that wrap a function of
-# torch above. The warm pool imports the modules from which rank_runner.py is joined.
+# Modules of client_lib.worker: their frames are below the script's frames, and above them where
+# they wrap a function of torch. The warm pool imports the modules from which rank_runner.py is
+# joined.
 _RANK_RUNNER = re.compile(r"/(rank_runner|client_lib/worker/rank_runner/\w+)\.py$")
 _FUNCTION_RUNNER = re.compile(r"/function_runner\.py$")
 _STATES = {
@@ -59,7 +60,7 @@ class ProcessStacks(Lenient):
     pid: int
     """Number of the process on its machine, or in its pod."""
     parent: int | None = None
-    """Pid of its parent; that of the rank's own process is the launcher."""
+    """Pid of its parent; the parent of the rank's own process is the launcher."""
     name: str = ""
     state: str = ""
     """`running`, `sleeping`, and so on, from /proc."""
@@ -97,8 +98,8 @@ class RankStacks(Lenient):
 
 
 class JobStacks(Lenient):
-    """The stacks of all processes of a job at one moment. `str()` groups
-    the ranks that do the same.
+    """The stacks of all processes of a job at one moment. `str()` groups ranks with equal
+    stacks.
     """
 
     job: str
@@ -106,7 +107,7 @@ class JobStacks(Lenient):
     time: datetime
     ranks: list[RankStacks]
     groups: list[str] = []
-    """A line for all ranks that do the same; empty from servers of version 0.1.0."""
+    """A line for each group of ranks with equal stacks; empty from servers of version 0.1.0."""
     problems: list[str] = []
     """A sentence for each worker without an answer."""
 
@@ -170,7 +171,7 @@ def parse(text: str) -> list[ThreadStack]:
 
 
 def _of_script(frames: list[Frame]) -> list[Frame]:
-    """The frames above that of the runner that has started the script."""
+    """The frames above the frame of the runner that has started the script."""
     end = next(
         (n for n, f in enumerate(frames) if _RANK_RUNNER.search(f.file) and f.function == "_run"),
         len(frames),
@@ -197,8 +198,8 @@ def _base(frame: Frame) -> str:
 
 
 def groups(ranks: Iterable[RankStacks]) -> list[str]:
-    """A line for all ranks with the same stack of the main thread, the largest group
-    first; then their children.
+    """A line for each group of ranks whose main threads have equal stacks, the largest group first;
+    then their children.
     """
     own = [(rank.rank, process) for rank in ranks for process in rank.processes[:1]]
     children = [(rank.rank, process) for rank in ranks for process in rank.processes[1:]]

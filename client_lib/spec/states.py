@@ -20,7 +20,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class TextEnum(str, Enum):
-    """An enum whose members are printed as their values, as those of StrEnum in Python 3.11."""
+    """An enum whose members are printed as their values, like StrEnum of Python 3.11."""
 
     __str__ = str.__str__
 
@@ -76,7 +76,7 @@ class Reason(TextEnum):
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
-    # a job in `after` did not end as required; this one never started
+    # a job in `after` did not end as required, so that the waiting job never started
     DEPENDENCY_FAILED = "DependencyFailed"
 
 

@@ -222,10 +222,9 @@ SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
 
 @cache
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each field of `model`, also of those that it inherits; nothing where the
-    source isn't there. Only documents and help texts need it: pydantic's
-    `use_attribute_docstrings`, which reads it at each import, takes a quarter of the time of an
-    import of the spec."""
+    """The text below each field of `model`, also of inherited fields; nothing where the source
+    isn't there. Only documents and help texts need it: pydantic's `use_attribute_docstrings`, which
+    reads it at each import, takes a quarter of the time of an import of the spec."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if not vars(kind).get("__pydantic_fields__"):
@@ -254,14 +253,15 @@ _SENTENCE_SHOWN = 1000
 # a request may hold thousands of unknown fields, each of which is compared with all known ones
 _FINDINGS_SHOWN = 20
 _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter", "notify"})
-"""Fields whose values, or those below, may be secrets: they are named and not shown."""
+"""Fields whose values, or values inside them, may be secrets: errors name the
+fields and show no value."""
 
 Place = Callable[[Sequence[int | str]], str]
 """Returns the text that a sentence begins with, such as `line 3: `, for the path of an entry."""
 
 
 def validated(model: type[M], values: Mapping[str, Any]) -> M:
-    """The model of these values. Raises InvalidRequest."""
+    """Make the model of these values. Raises InvalidRequest."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -280,7 +280,7 @@ def invalid_request(
 def refused(
     findings: Iterable[Mapping[str, Any]], model: type[BaseModel], place: Place = lambda _: ""
 ) -> InvalidRequest:
-    """The same for findings that were collected elsewhere."""
+    """Make the InvalidRequest for findings that were collected elsewhere."""
     seen: dict[str, str] = {}
     for finding in findings:
         if len(seen) == _FINDINGS_SHOWN:

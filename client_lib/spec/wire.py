@@ -53,8 +53,8 @@ SINCE_0_1 = (
     ),
     *("retry_on", "retry_reset_steps", "checkpoint_from", "smoke"),
 )
-"""Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of
-them, so that each is left out of answers where it has its default."""
+"""Fields of the spec that a client of version 0.1.0 does not know. Such a client refuses a job with
+an unknown field, so each of these fields is left out of answers where it has its default."""
 
 
 def _without_newer_defaults(
@@ -89,7 +89,8 @@ class WorkerInfo(Lenient):
     host: str | None = None
     message: str | None = None
     exit_code: int | None = None
-    """0: every rank of it ended with 0. None: not ended, or without a report."""
+    """0: every rank of the worker ended with 0. None: the worker has not ended, or left no
+    report."""
     warm: bool | None = None
     """Its ranks came out of the warm pool. None: not started, or not known any more."""
     threads: int | None = None
@@ -99,7 +100,7 @@ class WorkerInfo(Lenient):
 
 
 class Failure(Lenient):
-    """The cause of a failed job: the first failing rank, not one that died because of it."""
+    """The cause of a failed job: the first failing rank, not a rank that died because of it."""
 
     worker: int | None = None
     rank: int | None = None
@@ -187,7 +188,7 @@ class JobInfo(Lenient):
     failure: Failure | None = None
     stacks: list[str] = []
     """The places of the ranks before the last attempt was stopped, if they had printed nothing for
-    10 s: a line for all ranks that were at the same place."""
+    10 s: a line for all ranks that were at one place."""
     group: Membership | None = None
     """None: the job was submitted alone."""
     dependencies: list[Dependency] = []
@@ -214,7 +215,7 @@ _NO_PROGRESS = b'"progress":null}'  # the last field of a JobInfo, as it is stor
 
 
 def with_progress(job: bytes, progress: JobProgress) -> bytes:
-    """A JobInfo in JSON with its progress; nothing of it is parsed."""
+    """A JobInfo in JSON with its progress; the JSON is not parsed for this."""
     if not job.endswith(_NO_PROGRESS):
         return job
     return b'%b"progress":%b}' % (job[: -len(_NO_PROGRESS)], progress.model_dump_json().encode())
@@ -233,7 +234,8 @@ class GroupInfo(Seldom):
     stop_on_failure: bool = False
     created_at: datetime
     state: SentState = State.PENDING
-    """SUCCEEDED: all members are; FAILED or CANCELLED: all have ended, and one of them so."""
+    """SUCCEEDED: all members have succeeded. FAILED or CANCELLED: all members have ended, and at
+    least one has failed or was cancelled."""
     counts: dict[str, int] = {}
     """Number of members in each state."""
     earlier: str | None = None
@@ -262,7 +264,7 @@ class JobProvenance(Seldom):
     images: list[str] = []
     """The container images that the workers ran, with their digests."""
     last_success: str | None = None
-    """The newest earlier job of the same owner and script that succeeded, if this one failed."""
+    """If this job failed: the newest earlier job of its owner and script that succeeded."""
 
 
 class JobPage(Seldom):
@@ -307,8 +309,8 @@ class OutputFile(Seldom):
     """One file that a rank wrote and that is kept for download."""
 
     path: str
-    """Relative to the working directory, with slashes; `worker-<n>/...` where several
-    workers wrote different ones.
+    """Relative to the working directory, with slashes; `worker-<n>/...` where several workers wrote
+    different files.
     """
     size: int
     sha256: str
@@ -354,7 +356,7 @@ class InstanceType(Seldom):
     """Cores per worker."""
     memory_gib: float
     available: int | None = None
-    """Number of workers of it that fit right now; None: not known."""
+    """Number of workers of this type that fit right now; None: not known."""
     description: str = ""
 
 
@@ -372,7 +374,7 @@ class WarmPoolInfo(Seldom):
     modules: int = 0
     """Imported modules of installed packages."""
     launches: int = 0
-    """Workers that came out of it."""
+    """Workers that were forked from the pool."""
     idle_s: float = 0.0
     """Seconds since it was last asked."""
     memory_mib: float | None = None
@@ -388,9 +390,9 @@ class ServerInfo(Seldom):
     user: str
     admin: bool = False
     data_dir: str | None = None
-    """None for those who are not admin."""
+    """None for users who are not admin."""
     warm_pools: list[WarmPoolInfo] = []
-    """Empty for those who are not admin."""
+    """Empty for users who are not admin."""
 
 
 class LoginIssuer(Seldom):
@@ -401,7 +403,7 @@ class LoginIssuer(Seldom):
     client_id: str
     """Id with which a client asks the issuer for a token."""
     token: Literal["id_token", "access_token"] = "id_token"
-    """The one of the issuer's tokens that the server takes."""
+    """The name of the issuer's token that the server takes."""
 
 
 class LoginLink(Seldom):
