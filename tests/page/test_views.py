@@ -237,7 +237,7 @@ def test_the_page_shows_the_columns_that_the_list_names(monkeypatch: pytest.Monk
     # a promise of the template: a column that has no look of its own there is shown as text
     monkeypatch.setattr(columns, "PAGE", ("NAME", "REASON"))
     shown = Page(views.render("jobs.html", **SHARED, rows=[job], query={})).text
-    assert "Job Reason train-1" in " ".join(shown.split())
+    assert "JobReason train-1" in " ".join(shown.split())
     assert job["reason"] in shown
 
 
