@@ -3,7 +3,12 @@ in a pod.
 
     launcher                    one worker, from its plan to its report
     preparation, requirements   the conditions of a start
-    observer, stacks, metrics   what is seen of running ranks, and what they report
+    rank_watch                  watches the running ranks; begins what the next three lines name
+    usage, quiet_ranks, stillness
+                                what the ranks use, and which of them do nothing
+    line_metrics, metric_files, event_files, trainer_status
+                                metrics that scripts print, write and post
+    stacks                      the stacks of the ranks, on request
     session                     commands of the user in a running worker
     ranks, loop, system         processes, events, left-over processes
     memory                      memory of the machine and of the container

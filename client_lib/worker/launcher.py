@@ -34,11 +34,11 @@ from client_lib.launcher_protocol.reasons import CANCELLED, START_FAILED, Cannot
 from client_lib.worker import rank_end
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.memory import memory_kills
-from client_lib.worker.metrics import offer_status
-from client_lib.worker.observer import Observer
 from client_lib.worker.preparation import Preparation
+from client_lib.worker.rank_watch import RankWatch
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.system import System, choose, forbid_new_privileges, restore_open_files
+from client_lib.worker.trainer_status import offer_status
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Launcher:
             plan, directory, system, self._log, self._loop, self._become_ready, self._never_ran
         )
         self._control: ControlServer  # these two are made by `run`
-        self._observer: Observer
+        self._watch: RankWatch
         self._processes: List[Process] = []
         self._ordered = False  # "go" has come
         self._gone = False  # and was carried out, after the preflight
@@ -120,7 +120,7 @@ class Launcher:
         )
         if agent is not None:
             self._control.take(agent)
-        self._observer = Observer(
+        self._watch = RankWatch(
             self._plan,
             self._directory,
             self._system,
@@ -173,7 +173,7 @@ class Launcher:
             self._peer_failed = grace_s is None
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
         elif instruction.get("do") == control.STACKS:
-            self._observer.take_stacks(lambda: self._control.tell(control.STACKS))
+            self._watch.take_stacks(lambda: self._control.tell(control.STACKS))
 
     def _begin_session(self, request: control.Message, peer: socket.socket) -> None:
         """Start a process that serves the session of this connection."""
@@ -222,7 +222,7 @@ class Launcher:
             sessions=True,
             threads=self._plan.default_threads,
         )
-        self._observer.start(self._processes[0], warm)
+        self._watch.start(self._processes[0], warm)
 
     def _record(self) -> None:
         """Write processes.json, by which the runtime cleans up if this process
@@ -258,7 +258,7 @@ class Launcher:
         else:
             self._grace_after_stacks = grace_s
             self._loop.call_later(_STACKS_S, self._end_after_stacks)
-            self._observer.take_stacks(self._end_after_stacks)
+            self._watch.take_stacks(self._end_after_stacks)
 
     def _end_after_stacks(self) -> None:
         if self._grace_after_stacks is None:
@@ -375,7 +375,7 @@ class Launcher:
             self._finish()
 
     def _finish(self) -> None:
-        self._observer.finish()
+        self._watch.finish()
         self._log.finish()
         self._report()
 

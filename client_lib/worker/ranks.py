@@ -28,6 +28,8 @@ AddPipe = Callable[[int, str, int, str], None]
 """Function that gets rank, stream and descriptor of a pipe, and the rank to
 show: `WorkerLog.add_pipe`.
 """
+Pids = Callable[[], Dict[int, int]]
+"""Function that returns the running processes and their ranks: `Ranks.pids`."""
 
 
 class Exit(NamedTuple):
@@ -255,3 +257,12 @@ def _opened(stdin: str) -> int:
         return os.open(os.devnull, os.O_RDONLY)
     os.set_blocking(fd, True)
     return fd
+
+
+def start_apart(
+    argv: List[str], environment: Dict[str, str], folder: str, system: System
+) -> Started:
+    """Start a process that is no part of the worker; its stderr is not read. Raises OSError."""
+    started = start(Process(-1, -1, argv, {**environment, MARKER: ""}, folder), system.before_exec)
+    os.close(started.stderr)
+    return started

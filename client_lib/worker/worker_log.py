@@ -15,8 +15,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 from client_lib.durable import free_bytes
 from client_lib.launcher_protocol.log_segments import SegmentWriter
 from client_lib.launcher_protocol.record import LAUNCHER, METRICS, NO_RANK
+from client_lib.worker.line_metrics import LineMetrics
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.metrics import LineMetrics
 from client_lib.worker.stamp import Sequence, Stamper
 
 _BLOCK = 65536  # a pipe holds no more; larger pipes are slower

@@ -39,7 +39,7 @@ NOTICED_S = 120.0
 
 
 Quiet = tuple[tuple[int, float], ...]
-"""Ranks that do nothing (client_lib.worker.observer), and since when (monotonic seconds)."""
+"""Ranks that do nothing (client_lib.worker.quiet_ranks), and since when (monotonic seconds)."""
 
 
 def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:

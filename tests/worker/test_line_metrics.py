@@ -11,8 +11,8 @@ import pytest
 
 from client_lib.errors import InvalidRequest
 from client_lib.submit.arguments import checked_spec
-from client_lib.worker import metrics as module
-from client_lib.worker.metrics import LineMetrics
+from client_lib.worker import line_metrics as module
+from client_lib.worker.line_metrics import LineMetrics
 from client_lib.worker.stamp import Sequence, Stamper
 
 Read = Callable[[bytes], "list[object]"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.loop import Loop
-from client_lib.worker.metrics import MetricFiles
+from client_lib.worker.metric_files import MetricFiles
 
 # written by torch's SummaryWriter (torch 2.15, tensorboard 2.20): three values of train/loss, one
 # of new_style, a text

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from client_lib.launcher_protocol.plan import TRAINER_STATUS
-from client_lib.worker import metrics
+from client_lib.worker import trainer_status
 from client_lib.worker.loop import Loop
 
 HUGE = 10**400
@@ -60,7 +60,7 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(
     loop: Steps, tmp_path: Path
 ) -> None:
     lines: list[bytes] = []
-    status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
+    status = trainer_status.TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
     url, head = (
         status.variables[TRAINER_STATUS[0]],
         {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"},
@@ -97,8 +97,8 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(
 def test_without_a_free_descriptor_the_loop_rests(
     loop: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_AGAIN_S", 0.3)
-    status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
+    monkeypatch.setattr(trainer_status, "_AGAIN_S", 0.3)
+    status = trainer_status.TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
     address = status.variables[TRAINER_STATUS[0]].split("/")[2].split(":")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection((address[0], int(address[1]))) as client:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import observer
+from client_lib.worker import usage
 from client_lib.worker.loop import Loop
-from client_lib.worker.observer import UsageSampler
+from client_lib.worker.usage import UsageSampler
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
@@ -146,8 +146,8 @@ def test_gpus_are_those_of_the_worker_and_their_reader_ends_with_it(
     program.write_text(SMI.format(folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(observer, "_SHORTEST_S", 0.05)
-    monkeypatch.setattr(observer, "_SHARE", 1.0)
+    monkeypatch.setattr(usage, "_SHORTEST_S", 0.05)
+    monkeypatch.setattr(usage, "_SHARE", 1.0)
     lines: list[dict[str, Any]] = []
     loop = Loop(lambda: None)
     sampler = UsageSampler(
@@ -178,7 +178,7 @@ def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPat
     # no processes, for which the kernel is asked all the same
     many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)
     UsageSampler(Loop(lambda: None), HERE, lambda: many, time.monotonic(), [], lambda _: None)
-    assert pauses[0] >= 0.9 * (time.thread_time() - begin) / observer._SHARE / 2
+    assert pauses[0] >= 0.9 * (time.thread_time() - begin) / usage._SHARE / 2
     UsageSampler(
         Loop(lambda: None),
         HERE,
@@ -187,7 +187,7 @@ def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPat
         [],
         lambda _: None,
     )
-    assert pauses[1] == observer._LONGEST_S
+    assert pauses[1] == usage._LONGEST_S
 
 
 def test_a_clock_that_is_set_back_makes_no_rank_use_more_cores_than_there_are(

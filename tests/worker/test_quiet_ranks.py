@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.processes import below
-from client_lib.worker.observer import QUIET_S, Sample, Stillness, Use, moved, take
+from client_lib.worker.quiet_ranks import take
+from client_lib.worker.stillness import QUIET_S, Sample, Stillness, Use, moved
 from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
 

@@ -1,0 +1,133 @@
+"""Watches the running ranks for their launcher: describes their machine, takes stacks on request,
+and begins what reads their metrics, samples what they use, and finds the quiet ones.
+
+Watching never ends a rank. If no file descriptor or process is available, some of it is skipped.
+"""
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Callable, Optional
+
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.control import ControlServer
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.rank_processes import Process, of_no_rank
+from client_lib.launcher_protocol.record import METRICS
+from client_lib.worker.hardware import describe
+from client_lib.worker.loop import Loop
+from client_lib.worker.metric_files import MetricFiles
+from client_lib.worker.programs import runner_file
+from client_lib.worker.quiet_ranks import QuietRanks
+from client_lib.worker.ranks import Ranks, start_apart
+from client_lib.worker.system import System
+from client_lib.worker.usage import UsageSampler
+from client_lib.worker.worker_log import WorkerLog
+
+if TYPE_CHECKING:
+    from client_lib.worker.stacks import StackTaker
+
+_WATCH_S = 2.0
+"""Time from the start of the ranks to the first look at what they do."""
+
+
+class RankWatch:
+    """Begins with `start`, when the ranks run, and ends with `finish`."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        directory: Directory,
+        system: System,
+        loop: Loop,
+        log: WorkerLog,
+        ranks: Ranks,
+        peers: ControlServer,
+    ) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._system = system
+        self._loop = loop
+        self._log = log
+        self._ranks = ranks
+        self._peers = peers
+        self._stacks: Optional[StackTaker] = None
+        self._quiet: Optional[QuietRanks] = None
+        self._metric_files: Optional[MetricFiles] = None
+        self._usage: Optional[UsageSampler] = None
+
+    def start(self, process: Process, warm: bool) -> None:
+        """The ranks run; `process`: one of them."""
+        self._loop.call_later(0.0, lambda: self._describe_machine(process, warm))
+        if self._plan.observe:
+            begun = time.monotonic()
+            self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
+
+    def finish(self) -> None:
+        """The ranks have ended."""
+        if self._metric_files:
+            self._metric_files.finish()
+        if self._usage:
+            self._usage.finish()
+
+    def take_stacks(self, on_taken: Callable[[], None]) -> None:
+        """Take the stacks of all ranks. `on_taken` is called when the file
+        is written, or cannot be.
+        """
+        if not self._plan.observe or not self._ranks.running:
+            on_taken()
+            return
+
+        def taken() -> None:
+            if self._quiet:
+                self._quiet.begin_again()
+            on_taken()
+
+        if self._quiet:
+            self._quiet.paused = True
+        try:
+            if self._stacks is None:
+                from client_lib.worker.stacks import StackTaker  # here: few jobs need it
+
+                self._stacks = StackTaker(self._loop, self._system, self._directory)
+            self._stacks.take(self._ranks.pids(), taken)
+        except (OSError, ImportError):
+            taken()
+
+    def _describe_machine(self, process: Process, warm: bool) -> None:
+        """Log what this worker runs on, as the interpreter of the ranks sees it."""
+        shown = {
+            name: value
+            for name, value in process.environment.items()
+            if name not in self._plan.secrets
+        }
+        with contextlib.suppress(OSError):
+            if self._plan.python is None or warm:
+                self._log.add_metrics(describe(shown, has_python=warm))
+                return
+            argv = [process.argv[0], runner_file("hardware.py", self._directory)]
+            started = start_apart(argv, of_no_rank(shown), process.working_dir, self._system)
+            self._log.listen(started.stdout, METRICS)
+
+    def _watch(self, begun: float) -> None:
+        loop = self._loop
+        plan = self._plan
+        pids = self._ranks.pids
+        with contextlib.suppress(OSError):
+            self._usage = UsageSampler(
+                loop, self._system, pids, begun, plan.gpus, self._log.add_usage
+            )
+            if not plan.python:
+                return
+            folders = list({plan.working_dir_in(self._directory), plan.checkpoint_dir})
+            since = self._ranks.started_at or time.time()
+            self._metric_files = MetricFiles(
+                loop, pids, folders, since, self._log.add_metrics, plan.checkpoint_dir
+            )
+            if plan.others_may_wait:
+                self._quiet = QuietRanks(
+                    loop,
+                    pids,
+                    lambda ranks: self._peers.tell(control.QUIET, ranks=ranks),
+                    self._directory.stacks,
+                )
