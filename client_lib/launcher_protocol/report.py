@@ -6,17 +6,99 @@ import datetime
 import functools
 import itertools
 import json
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    TypedDict,
+)
 
 from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, WorkerOutcome, is_peer_loss
 from client_lib.launcher_protocol.plan import PROTOCOL, WorkerPlan
 
 _TIMES = ("started_at", "ended_at", "failed_at")
 
-Report = Dict[str, Any]
-"""Content of report.json: the result of `as_json`, and for some workers `outputs`, `last_lines` of
-a failed setup, and `stacks`, the processes of silent ranks before their stop.
-`server_stub.worker_gateway.report` describes the fields."""
+
+class RankReport(TypedDict):
+    """The end of one rank, as `outcome.Ended`, with times as texts."""
+
+    rank: int
+    exit_code: Optional[int]
+    """None: a signal ended it."""
+    signal: Optional[int]
+    started_at: str
+    ended_at: str
+    failed_at: Optional[str]
+    """Time of its exception, or of its end; None: it has not failed."""
+    stopped_by_us: bool
+    lost_peer: bool
+    exception: Optional[str]
+    traceback: Optional[str]
+    last_lines: List[str]
+
+
+class FileLeftOut(TypedDict):
+    """A file of the outputs that is not kept."""
+
+    path: str
+    size: int
+    why: str
+
+
+class _Outputs(TypedDict):
+    kept: int
+    """Number of files that are kept."""
+    bytes: int
+    """Their size."""
+    left_out: List[FileLeftOut]
+    """The first of the files that are not kept."""
+
+
+class OutputsReport(_Outputs, total=False):
+    """The outputs of a worker."""
+
+    left_out_count: int
+    """Number of files that are not kept."""
+    problem: str
+    """The reason why outputs are not kept, or not any more."""
+
+
+class _Always(TypedDict):
+    protocol: int
+    worker: int
+    attempt: int
+    exit_code: int
+    """Exit code of the worker: that of the first failing rank, or 0."""
+    reason: str
+    """A value of client_lib.spec.states.Reason."""
+    message: str
+    started_at: Optional[str]
+    """Time at which all ranks had been started; None: they were not."""
+    ended_at: str
+    first_failing_rank: Optional[int]
+    ranks: List[RankReport]
+    """In the order of their numbers; []: none was started."""
+    log_end_seq: int
+    """Number of the record of the log that would be next."""
+    log_end_offset: int
+    """Place of that record in the log."""
+
+
+class Report(_Always, total=False):
+    """Content of report.json. Times are texts of `time_text`. The server checks a report before it
+    reads one (`server_stub.worker_gateway.report`)."""
+
+    outputs: OutputsReport
+    """The files that were kept, of jobs that keep outputs."""
+    last_lines: List[str]
+    """Lines that a failed setup or preflight has printed."""
+    stacks: List[Dict[str, Any]]
+    """Processes of silent ranks before their stop, as `client_lib.worker.stacks` sends them."""
 
 
 def time_text(seconds: float) -> str:
@@ -37,6 +119,7 @@ def as_json(
     """The content of report.json. `log_end_seq`, `log_end_offset`: seq and offset of the record
     that would be next.
     """
+    in_order = sorted(ranks, key=lambda rank: rank.rank)
     return {
         "protocol": PROTOCOL,
         "worker": plan.worker,
@@ -47,7 +130,7 @@ def as_json(
         "started_at": None if started_at is None else time_text(started_at),
         "ended_at": time_text(ended_at),
         "first_failing_rank": None if outcome.first is None else outcome.first.rank,
-        "ranks": [rank_as_json(rank) for rank in sorted(ranks, key=lambda rank: rank.rank)],
+        "ranks": [rank_as_json(rank) for rank in in_order],
         "log_end_seq": log_end_seq,
         "log_end_offset": log_end_offset,
     }
@@ -71,14 +154,25 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     return [_with_texts(each, change) for each in value] if isinstance(value, list) else value
 
 
-def rank_as_json(rank: Ended) -> Dict[str, Any]:
-    times = {name: time_text(getattr(rank, name)) for name in _TIMES}
-    return {**rank._asdict(), **times, **({} if rank.failed else {"failed_at": None})}
+def rank_as_json(rank: Ended) -> RankReport:
+    return {
+        "rank": rank.rank,
+        "exit_code": rank.exit_code,
+        "signal": rank.signal,
+        "started_at": time_text(rank.started_at),
+        "ended_at": time_text(rank.ended_at),
+        "failed_at": time_text(rank.failed_at) if rank.failed else None,
+        "stopped_by_us": rank.stopped_by_us,
+        "lost_peer": rank.lost_peer,
+        "exception": rank.exception,
+        "traceback": rank.traceback,
+        "last_lines": rank.last_lines,
+    }
 
 
-def rank_of_json(data: Dict[str, Any]) -> Ended:
+def rank_of_json(data: RankReport) -> Ended:
     """The inverse of `rank_as_json`. Reports of older launchers lack some fields."""
-    known = {**data, "failed_at": data.get("failed_at") or data["ended_at"]}
+    known: Dict[str, Any] = {**data, "failed_at": data.get("failed_at") or data["ended_at"]}
     if "lost_peer" not in known:
         known["lost_peer"] = is_peer_loss(
             known["signal"], known["exception"], known["traceback"], known["last_lines"]
@@ -91,22 +185,22 @@ def rank_of_json(data: Dict[str, Any]) -> Ended:
 
 # --- the termination message of a container: the cluster keeps it even if no server was reached
 
-TERMINATION_MESSAGE_MAX = 4000  # bytes; Kubernetes keeps 4096
-_TEXT_MAX = 400  # characters of a message or an exception
+TERMINATION_MESSAGE_MAX = 4000
+"""Bytes; Kubernetes keeps 4096."""
+_TEXT_MAX = 400
+"""Characters of a message or an exception."""
 
 
 def termination_message(report: Mapping[str, Any]) -> bytes:
     """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields but the stacks are
     kept, texts are cut, and fewer lines, files and ranks are named; failed ranks take precedence
     over others, and the first failing rank keeps its last lines."""
-    for smaller in _ever_smaller(
-        {name: value for name, value in report.items() if name != "stacks"}
-    ):
-        text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "replace"
-        )
-        if len(text) <= TERMINATION_MESSAGE_MAX:
-            return text
+    without_stacks = {name: value for name, value in report.items() if name != "stacks"}
+    for smaller in _ever_smaller(without_stacks):
+        text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":"))
+        message = text.encode("utf-8", "replace")
+        if len(message) <= TERMINATION_MESSAGE_MAX:
+            return message
     raise AssertionError("a report without ranks and with short texts fits")
 
 
@@ -115,10 +209,10 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     first = report.get("first_failing_rank")
     failed = [rank for rank in report["ranks"] if rank.get("exit_code") != 0]
     guilty = [rank for rank in failed if rank["rank"] == first]
-    fewer: List[List[Dict[str, Any]]] = [report["ranks"], failed, guilty, []]
-    for text_max, ranks, lines in itertools.product(
-        (_TEXT_MAX, _TEXT_MAX // 4), fewer, (LAST_LINES, 20, 8, 3, 0)
-    ):
+    fewer_ranks: List[List[Dict[str, Any]]] = [report["ranks"], failed, guilty, []]
+    shorter_texts = (_TEXT_MAX, _TEXT_MAX // 4)
+    fewer_lines = (LAST_LINES, 20, 8, 3, 0)
+    for text_max, ranks, lines in itertools.product(shorter_texts, fewer_ranks, fewer_lines):
         short_ranks = []
         for rank in ranks:
             last = rank.get("last_lines") or []
@@ -128,9 +222,8 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if "last_lines" in report:
             smaller["last_lines"] = report["last_lines"][-lines:] if lines else []
         if "outputs" in report:
-            smaller["outputs"] = dict(
-                report["outputs"], left_out=report["outputs"]["left_out"][:lines]
-            )
+            outputs = report["outputs"]
+            smaller["outputs"] = dict(outputs, left_out=outputs["left_out"][:lines])
         yield _with_texts(smaller, functools.partial(shortened, most=text_max))
 
 

@@ -404,8 +404,8 @@ class Launcher:
 
     def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
-        kills = map(operator.sub, memory_kills(), self._kills)
-        outcome = self._outcome or of_ranks(ranks, self._cancelled, *kills)
+        kills_since_start = map(operator.sub, memory_kills(), self._kills)
+        outcome = self._outcome or of_ranks(ranks, self._cancelled, *kills_since_start)
         content = report.as_json(
             self._plan,
             outcome,
@@ -420,12 +420,11 @@ class Launcher:
         if self._last_lines:
             content["last_lines"] = self._last_lines
         if self._stacks:
-            from client_lib.worker.stacks import (
-                within_bounds,
-            )  # here: loaded only where stacks were taken
+            # here: loaded only where stacks were taken
+            from client_lib.worker.stacks import within_bounds
 
             content["stacks"] = within_bounds(self._stacks, _STACKS_MAX)
-        return dict(report.storable(content))
+        return report.storable(content)  # type: ignore[no-any-return]
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from client_lib.durable import megabytes, remove, sha256_of
@@ -28,6 +28,7 @@ from client_lib.launcher_protocol.output_store import (
     data_path,
     read_index,
 )
+from client_lib.launcher_protocol.report import Report
 from client_lib.spec.wire import OutputFile, OutputLeftOut
 from server_stub.files.job_dirs import OpenFile, opener
 from server_stub.files.room import Room, refusing_full_disk
@@ -41,7 +42,7 @@ _TIME_MAX = 10**11  # of a modification: some file systems keep times that no da
 T = TypeVar("T")
 _Origin = tuple[int, int]
 """(attempt, worker)"""
-_Report = Mapping[str, Any] | None
+_Report = Report | None
 
 
 def folder(job_dir: Path, attempt: int, worker: int) -> Path:
@@ -126,10 +127,13 @@ def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
     """
     lines = []
     for report in filter(None, reports):
-        said: Mapping[str, Any] = report.get("outputs") or {}
-        who, shown = f"worker {report.get('worker')}", said.get("left_out", ())
-        if said.get("problem"):
-            lines.append(f"outputs of {who} could not be kept: {said['problem']}")
+        said = report.get("outputs")
+        if not said:
+            continue
+        who = f"worker {report['worker']}"
+        shown = said.get("left_out", [])
+        if problem := said.get("problem"):
+            lines.append(f"outputs of {who} could not be kept: {problem}")
         for left in shown:
             lines.append(
                 f"output {left['path']} of {who} ({megabytes(left['size'])}) is not kept: "
@@ -142,13 +146,14 @@ def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
 
 def conflict_notes(job_dir: Path, reports: Sequence[_Report]) -> tuple[str, ...]:
     """A message if several workers wrote different files of one name."""
-    keeping = [report for report in reports if report and (report.get("outputs") or {}).get("kept")]
+    of_workers = [report.get("outputs") for report in reports if report]
+    keeping = [outputs for outputs in of_workers if outputs and outputs.get("kept")]
     apart = merged(_indexes(job_dir))[2] if len(keeping) > 1 else []
     if not apart:
         return ()
-    shown = ", ".join(apart[:_SHOWN_MAX]) + (
-        f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX)
-    )
+    shown = ", ".join(apart[:_SHOWN_MAX])
+    if len(apart) > _SHOWN_MAX:
+        shown += f" and {len(apart) - _SHOWN_MAX} more"
     return (f"workers wrote different outputs of one name; they are kept apart, as {shown}",)
 
 

@@ -65,13 +65,13 @@ class WorkerStatus:
         state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(
             self.stage, "starting"
         )
-        report = self.report or {}
+        reported = self.report["message"] if self.report else None
         fields = {
             "worker": self.number,
             "state": state,
             "host": self.host,
-            "message": self.lost_because or report.get("message"),
-            "exit_code": report.get("exit_code"),
+            "message": self.lost_because or reported,
+            "exit_code": self.report["exit_code"] if self.report else None,
             "warm": self.warm,
             "threads": self.threads,
         }
@@ -266,9 +266,10 @@ def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
     place. (): the ranks had printed something shortly before, or had failed."""
     found: list[RankStacks] = []
     for worker in workers:
+        processes = worker.report.get("stacks", []) if worker.report else []
         # a worker may send anything
         with suppress(ValueError, TypeError, AttributeError, OverflowError):
-            found += read_worker(worker.number, (worker.report or {}).get("stacks", ()))
+            found += read_worker(worker.number, processes)
     lines = groups(sorted(found, key=lambda rank: rank.rank))
     more = [f"and {len(lines) - _LINES_MAX} more"] if len(lines) > _LINES_MAX else []
     return (*(line[:_LINE_MAX] for line in lines[:_LINES_MAX]), *more)
@@ -292,7 +293,9 @@ def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:
 # others leaves its loop early, and the others wait for this rank in the next collective
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
-_LIBRARY = re.compile(r"[/\\](lib|lib64)[/\\]python3|-packages[/\\]|^<frozen ")
+_LIBRARY = re.compile(
+    r"[/\\](lib|lib64)[/\\]python3|-packages[/\\]|^<frozen |[/\\]rank_runner(\.py$|[/\\])"
+)
 _WRAPPERS = ("wrapper", "decorate_context", "inner")
 """Names of functions of torch that wrap the function which the script called."""
 _NAMED = 3  # ranks that a message lists; if there are more, their number

@@ -102,7 +102,8 @@ def parse(text: bytes | str) -> Report:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
-    return dict(storable(json.loads(text)))
+    report: Report = storable(json.loads(text))
+    return report
 
 
 def read(path: str, opener: Opener | None = None) -> Report | None:

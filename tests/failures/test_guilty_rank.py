@@ -16,6 +16,7 @@ from client_lib.launcher_protocol.outcome import is_peer_loss
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.report import (
     TERMINATION_MESSAGE_MAX,
+    Report,
     as_json,
     termination_message,
 )
@@ -169,7 +170,7 @@ def _rank(
     return ended(exit, "/nowhere", Printed([[], lines], START + printed_at), "ann")
 
 
-def _report(worker: int, *ranks: outcome.Ended, cancelled: bool = False) -> dict[str, Any]:
+def _report(worker: int, *ranks: outcome.Ended, cancelled: bool = False) -> Report:
     fields: dict[str, Any] = dict.fromkeys(WorkerPlan._fields)
     plan = WorkerPlan(**fields | {"worker": worker, "attempt": 1})
     found = outcome.of_ranks(ranks, cancelled, 0)
@@ -177,26 +178,24 @@ def _report(worker: int, *ranks: outcome.Ended, cancelled: bool = False) -> dict
     return as_json(plan, found, ranks, START, end, 5, 100)
 
 
-def _judged(reports: list[dict[str, Any]]) -> Verdict:
+def _judged(reports: list[Report]) -> Verdict:
     workers = [WorkerStatus(report["worker"], Stage.ENDED, "host", report) for report in reports]
     return verdict(workers, stopped=False, lost_first=False)
 
 
-def _named(*reports: dict[str, Any]) -> int | None:
+def _named(*reports: Report) -> int | None:
     first = _judged(list(reports)).first_failing
     return first.rank if first else None
 
 
-def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
+def _assert_all_views_name(rank: int, reports: list[Report]) -> None:
     found = _judged(reports)
     digests = [read_digest(termination_message(report).decode()) for report in reports]
     first = found.first_failing
     assert first
     assert first.rank == rank
-    assert rank in [
-        each["rank"]
-        for each in reports[[r["worker"] for r in reports].index(first.worker)]["ranks"]
-    ]
+    of_worker = next(report for report in reports if report["worker"] == first.worker)
+    assert rank in [each["rank"] for each in of_worker["ranks"]]
     assert _judged([each for each in digests if each])[:2] == found[:2]
     assert found.message.startswith(f"rank {rank} ")
     info = JobInfo(
@@ -230,7 +229,7 @@ _SECONDS = st.floats(0, 5).map(lambda seconds: round(seconds, 3))
 
 
 @st.composite
-def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
+def _attempts(draw: st.DrawFn) -> list[Report]:
     """The reports of several workers, each with the same number of ranks: some fail,
     the others are stopped then.
     """
@@ -261,7 +260,7 @@ def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @settings(max_examples=examples(300))
 @given(_attempts())
-def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
+def test_all_views_name_the_same_rank(reports: list[Report]) -> None:
     found = _judged(reports).first_failing
     assert found, "the first that ended did so by itself"
     assert found.rank is not None
@@ -272,13 +271,13 @@ def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
 @settings(max_examples=examples(300))
 @given(_attempts())
 def test_no_rank_that_lost_a_peer_comes_before_an_error_of_the_same_moment(
-    reports: list[dict[str, Any]],
+    reports: list[Report],
 ) -> None:
     found = _judged(reports).first_failing
     assert found
     ranks = [rank for report in reports for rank in report["ranks"] if rank["exit_code"] != 0]
     own = [rank for rank in ranks if not rank["stopped_by_us"]]
-    times = [datetime.fromisoformat(rank["failed_at"]) for rank in own]
+    times = [datetime.fromisoformat(str(rank["failed_at"])) for rank in own]
     moment = min(times) + timedelta(seconds=outcome.SAME_MOMENT_S)
     errors = [
         at for rank, at in zip(own, times, strict=True) if at <= moment and not rank["lost_peer"]
@@ -286,4 +285,4 @@ def test_no_rank_that_lost_a_peer_comes_before_an_error_of_the_same_moment(
     if errors:
         chosen = next(each for each in ranks if each["rank"] == found.rank)
         assert not chosen["lost_peer"]
-        assert datetime.fromisoformat(chosen["failed_at"]) == min(errors)
+        assert datetime.fromisoformat(str(chosen["failed_at"])) == min(errors)

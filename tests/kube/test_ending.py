@@ -1,6 +1,7 @@
 """When an attempt on a cluster is over, and why it ended."""
 
 from dataclasses import replace
+from typing import Any
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe
@@ -12,7 +13,7 @@ DELETED = (Reason.DELETED_EXTERNALLY, "PyTorchJob train was deleted by someone e
 
 
 def reported(reason: str, *, drained: bool = True) -> WorkerView:
-    report = {
+    report: Any = {
         "reason": reason,
         "message": "so it ended",
         "exit_code": 0,

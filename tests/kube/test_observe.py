@@ -376,7 +376,7 @@ def test_a_child_that_used_too_much_memory_is_out_of_memory_though_the_container
 
 def test_a_report_of_a_killed_rank_becomes_out_of_memory_where_the_kernel_says_so() -> None:
     case = sight("oom-child")
-    report = {
+    report: Any = {
         "reason": "Signal",
         "message": "rank 1 was killed by signal 9",
         "exit_code": 137,
@@ -441,7 +441,7 @@ def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
 
 
 def test_the_report_of_a_worker_counts_whatever_became_of_its_pod() -> None:
-    report = {"reason": "Completed", "message": "", "exit_code": 0, "ended_at": "2026", "ranks": []}
+    report: Any = {"reason": "Completed", "message": "", "exit_code": 0, "ranks": []}
     seen = observe(replace(sight("oom"), pods=(), views=(WorkerView(0, "uid", report=report),)))
     assert seen.workers[0].stage is Stage.ENDED
     assert not seen.workers[0].failed

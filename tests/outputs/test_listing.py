@@ -6,9 +6,11 @@ from hypothesis import given, strategies as st
 
 from client_lib.launcher_protocol.output_store import INDEX, Index, Kept, LeftOut
 from server_stub.files.outputs import OUTPUTS, conflict_notes, listing, merged
+from tests.kit.worker_reports import report
 
 Found = dict[tuple[int, int], Index]
-REPORTS = [{"outputs": {"kept": 1}}] * 2
+
+REPORTS = [report(worker, outputs={"kept": 1}) for worker in range(2)]
 
 
 def index(*left: LeftOut, **files: str) -> Index:

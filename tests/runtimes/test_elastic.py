@@ -227,7 +227,7 @@ async def test_a_lost_worker_of_an_attempt_that_is_stopped_meanwhile_stays_lost(
 def worker(
     number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = ""
 ) -> WorkerStatus:
-    report = {"reason": str(reason), "message": message} if reason else None
+    report: Any = {"reason": str(reason), "message": message, "exit_code": 1} if reason else None
     return WorkerStatus(number, stage, "here", report)
 
 

@@ -26,7 +26,7 @@ def rank(
 
 
 def ended(number: int, reason: Reason, *ranks: dict[str, Any]) -> WorkerStatus:
-    report = {
+    report: Any = {
         "reason": str(reason),
         "message": f"worker {number}: {reason}",
         "exit_code": 0 if reason is Reason.COMPLETED else 1,

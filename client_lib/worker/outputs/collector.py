@@ -19,7 +19,6 @@ import sys
 import time
 from typing import (
     TYPE_CHECKING,
-    Any,
     Callable,
     Dict,
     Iterator,
@@ -40,6 +39,7 @@ from client_lib.launcher_protocol.output_store import (
     SourceFile,
 )
 from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.report import FileLeftOut, OutputsReport
 from client_lib.worker.loop import Loop
 
 if TYPE_CHECKING:
@@ -229,12 +229,16 @@ class Sync:
                 for one in late:
                     self._store.leave_out(*self._left_out[one.path])
 
-    def report(self) -> Dict[str, Any]:
+    def report(self) -> OutputsReport:
         left_out = sorted(self._left_out.values())
+        named: List[FileLeftOut] = [
+            {"path": left.path, "size": left.size, "why": left.why}
+            for left in left_out[:_LEFT_OUT_MAX]
+        ]
         return {
             "kept": len(self._kept),
             "bytes": sum(size for size, _, _ in self._kept.values()),
-            "left_out": [left._asdict() for left in left_out[:_LEFT_OUT_MAX]],
+            "left_out": named,
             "left_out_count": len(left_out),
         }
 
@@ -316,9 +320,13 @@ class Collector:
         self._loop.watch(self._over, over)
         self._running.release()
 
-    def report(self) -> Dict[str, Any]:
-        known = self._sync.report() if self._sync else {"kept": 0, "bytes": 0, "left_out": []}
-        return {**known, "problem": self._problem} if self._problem else known
+    def report(self) -> OutputsReport:
+        known: OutputsReport = {"kept": 0, "bytes": 0, "left_out": []}
+        if self._sync:
+            known = self._sync.report()
+        if self._problem:
+            known["problem"] = self._problem
+        return known
 
     # --- in the thread
 

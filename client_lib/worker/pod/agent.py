@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Callable, NoReturn, Optional, TypeVar, Union
 
 from client_lib import durable
 from client_lib.durable import last_line, read_json, sha256_of, write_json
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LAUNCHER_LOST = "LauncherLost"  # a value of client_lib.spec.states.Reason
 STOPPED = 143  # exit code of a worker that was stopped: 128 + SIGTERM
 _POLL_S = 0.2  # between two checks of the spool's size
 # longest time that stdout may take after the end: the server has the log in any case
@@ -123,7 +122,9 @@ class Agent:
         if self._replaced:
             return self._end_replaced()
         # a rank could write a report, too: it counts only after a normal end of the launcher
-        report = read_json(self._files.directory.report) if self._launcher.status == 0 else None
+        report: "Optional[Report]" = None
+        if self._launcher.status == 0:
+            report = read_json(self._files.directory.report)  # type: ignore[assignment]
         return self._deliver(report or self._report_of_dead(kills))
 
     def _terminate(self, *_: object) -> None:
@@ -319,27 +320,25 @@ class Agent:
         status = self._launcher.status or 0
         if os.getpid() == 1:
             with suppress(ProcessLookupError):
-                os.kill(
-                    -1, signal.SIGKILL
-                )  # every other process of the pod: the dead launcher has left them
+                # every other process of the pod: the dead launcher has left them
+                os.kill(-1, signal.SIGKILL)
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
-        folder, said = self._files.directory.path, last_line(self._files.directory.output)
-        reason, message = (
-            LAUNCHER_LOST,
-            "the launcher of worker %d %s without a report" % (self._pod.worker, how),
-        )
-        if durable.ended_program(folder, None if signal_number is None else -signal_number, said):
+        folder = self._files.directory.path
+        said = last_line(self._files.directory.output)
+        reason = reasons.LAUNCHER_LOST
+        launcher = "the launcher of worker %d" % self._pod.worker
+        message = "%s %s without a report" % (launcher, how)
+        exit_code = None if signal_number is None else -signal_number
+        if durable.ended_program(folder, exit_code, said):
             reason = reasons.STORAGE_FULL
-            message = "the launcher of worker %d had no room on the disk of %s" % (
-                self._pod.worker,
-                folder,
-            )
+            message = "%s had no room on the disk of %s" % (launcher, folder)
         elif signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
-            reason, said = reasons.OUT_OF_MEMORY, "its memory ran out"
+            reason = reasons.OUT_OF_MEMORY
+            said = "its memory ran out"
         return self._own_report(reason, message + (": " + said if said else ""))
 
-    def _deliver(self, report: Mapping[str, Any]) -> int:
+    def _deliver(self, report: "Report") -> int:
         """Send everything to the server, the report last; then wait until the
         server lets the worker exit.
         """
@@ -387,7 +386,7 @@ class Agent:
         silent_s = min(self._channel.silent_s, time.monotonic() - self._ended_at)
         return self._replaced or silent_s > self._pod.stay_s
 
-    def _write_termination_message(self, report: Mapping[str, Any]) -> None:
+    def _write_termination_message(self, report: "Report") -> None:
         from client_lib.launcher_protocol.report import termination_message
 
         try:

@@ -322,9 +322,10 @@ class Gang:
         """True if workers report a stop that this server did not order: the watch
         brings the reason in a moment.
         """
-        reports = [worker.report or {} for worker in seen.workers if worker.failed]
-        cancelled = bool(reports) and all(
-            report.get("reason") == Reason.CANCELLED for report in reports
+        failed = [worker for worker in seen.workers if worker.failed]
+        cancelled = bool(failed) and all(
+            worker.report is not None and worker.report["reason"] == Reason.CANCELLED
+            for worker in failed
         )
         known = (
             self.stopped or self._taken_away is not None or self._record.removed_because is not None
