@@ -218,19 +218,6 @@ def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
     ]
 
 
-def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
-    seen = Observation("j", 1, "ended", Reason.CANCELLED, "")
-    decision = lifecycle.observe(status(state=State.RUNNING), seen, T0)
-    assert decision
-    assert (decision.status.info.state, decision.status.info.reason) == (
-        State.FAILED,
-        Reason.DELETED_EXTERNALLY,
-    )
-    retried = lifecycle.observe(status(state=State.RUNNING, max_retry=1), seen, T0)
-    assert retried
-    assert retried.status.info.state is State.RESTARTING
-
-
 def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
     job = status(max_retry=1, max_infrastructure_retry=2)
     ends = [
@@ -386,13 +373,6 @@ def test_only_progress_gives_more_attempts_than_max_retry(steps: list[int], leas
         if not job.info.state.final:
             job = ended(job, Reason.EXIT_CODE, step=step)
     assert job.info.attempt <= 2 * (1 + max(steps, default=0) // least) + 1
-
-
-def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:
-    seen = Observation("j", 1, "ended", Reason.COMPLETED, "")
-    decision = lifecycle.observe(status(state=State.RUNNING, stop=CANCEL), seen, T0)
-    assert decision
-    assert decision.status.info.state is State.SUCCEEDED
 
 
 def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
