@@ -2,8 +2,10 @@
 
 A running server holds a lock for its whole life, and only that proves that it runs; `server.json`
 holds its address, and remains after the server has died. A client that starts one holds
-`start.lock`, so that ten clients at once start one. A newer client replaces an older server that
-has no jobs; one with jobs is used, with a warning.
+`start.lock`, so that ten clients at once start one.
+
+A client that meets a server of another version says so. It replaces an older one that has no jobs;
+one with jobs, and a newer one, is used as it is.
 """
 
 from __future__ import annotations
@@ -267,8 +269,9 @@ def _until(condition: Callable[[], bool], within_s: float) -> bool:
 
 def _settle(running: Running) -> Running:
     """The server to use: `running`, or one of this version in its place if it is older and has no
-    jobs. The state is durable, so that nobody is asked."""
-    if (running.url, running.pid) in _checked or _ordered(running.version) > _ordered(__version__):
+    jobs. The state is durable, so that nobody is asked. A newer one stays: its database may be one
+    that an older server cannot read."""
+    if (running.url, running.pid) in _checked:
         return running
     _checked.add((running.url, running.pid))
     if running.version == __version__:
@@ -276,6 +279,14 @@ def _settle(running: Running) -> Running:
             _log.warning(
                 "the local server %s; `client-lib server restart` starts it with this code", other
             )
+        return running
+    if _ordered(running.version) > _ordered(__version__):
+        _log.warning(
+            "the local server is of version %s, newer than this client (%s); `pip install "
+            "--upgrade client-lib` renews the client",
+            running.version,
+            __version__,
+        )
         return running
     busy = _has_jobs(running)
     if not busy and not missing_libraries():
@@ -316,7 +327,12 @@ def _other_code(running: Running, root: Path) -> str | None:
 
 
 def _ordered(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    """Sort key of a version: its first three numbers, then 0 for one before its release, such as
+    `0.2.0.dev0`, and 1 for a release."""
+    public = version.partition("+")[0]
+    numbers = [int(part) for part in re.findall(r"\d+", public)[:3]]
+    is_release = re.search(r"dev|rc|[ab]\d", public) is None
+    return (*numbers, *[0] * (3 - len(numbers)), int(is_release))
 
 
 def _has_jobs(running: Running) -> bool:

@@ -277,10 +277,18 @@ def test_a_newer_client_uses_a_server_with_jobs_with_a_warning_and_replaces_an_i
 
 
 @pytest.mark.usefixtures("client")
-def test_an_older_client_uses_the_newer_server(local_server: Path) -> None:
+def test_an_older_client_uses_the_newer_server_and_says_so(local_server: Path) -> None:
     running = find(local_server)
-    assert python(OLDER).communicate(timeout=60)[0].strip() == "local"
+    out, said = python(OLDER, stderr=subprocess.PIPE).communicate(timeout=60)
+    assert out.strip() == "local"
+    assert "newer than this client (0.0.9)" in said
     assert find(local_server) == running
+
+
+def test_a_version_before_its_release_is_older_than_the_release() -> None:
+    versions = ["0.1.0", "0.2.0.dev0", "0.2.0", "0.2.1rc1", "0.2.1+local", "0.10", "1.0"]
+    keys = [local_servers._ordered(version) for version in versions]
+    assert keys == sorted(set(keys))
 
 
 def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(
