@@ -178,7 +178,6 @@ def test_what_failed_in_a_group_runs_again_in_its_place(cli: Run, tmp_path: Path
         (["--group", "real-x", "--each", "lr=1,,2"], "is no value"),
         (["--group", "Real", "--each", "lr=1"], "'Real' is not a DNS label"),
         (["--group", "real-x", "--each", "lr=1", "--name", "other"], "named after the group"),
-        (["--group", "real-x", "--each", "lr=1", "--dry-run"], "--dry-run shows one job"),
     ],
 )
 def test_a_wrong_group_is_refused_before_anything_is_submitted(

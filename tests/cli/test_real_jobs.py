@@ -267,11 +267,11 @@ def test_a_dry_run_creates_nothing_and_says_the_same_twice(
 ) -> None:
     line = ("-N", "2", "-e", "MY_TOKEN=s3cret", "--name", "dry", "train.py", "--lr", "0.1")
     first, second = (
-        cli("submit", "--dry-run", "-o", "json", *line),
-        cli("submit", "--dry-run", "-o", "json", *line),
+        cli("render", "-o", "json", *line),
+        cli("render", "-o", "json", *line),
     )
     assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout == cli("render", "-o", "json", *line).stdout
+    assert first.stdout == second.stdout
     assert len(Manifest.model_validate_json(first.stdout).objects) == 2
     assert "s3cret" not in first.stdout
     assert "--lr" in cli("render", *line).stdout
@@ -282,10 +282,10 @@ def test_an_option_of_ours_behind_the_script_is_named(
     shell: dict[str, str], cli: Run, script: Path
 ) -> None:
     said = "--n-workers behind train.py goes to the script, which does not declare it"
-    assert said in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
-    assert said in cli("submit", "--dry-run", "python", "train.py", "--n-workers=2").stderr
+    assert said in cli("render", "train.py", "--n-workers", "2").stderr
+    assert said in cli("render", "python", "train.py", "--n-workers=2").stderr
     script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--n-workers')")
-    assert "n-workers" not in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
+    assert "n-workers" not in cli("render", "train.py", "--n-workers", "2").stderr
 
 
 def test_a_script_that_must_fail_is_named_before_the_submit(
@@ -332,8 +332,8 @@ def test_a_program_that_is_not_there_is_refused_at_submit(
         refused.returncode,
         "there is no program 'no-such-program' on PATH" in refused.stderr,
     ) == (2, True)
-    assert cli("submit", "--dry-run", "-e", f"PATH={script.parent}", "ls").returncode == 2
-    assert cli("submit", "--dry-run", "ls", "-l").returncode == 0
+    assert cli("render", "-e", f"PATH={script.parent}", "ls").returncode == 2
+    assert cli("render", "ls", "-l").returncode == 0
 
 
 def test_a_job_file_and_a_resubmit_run_the_same(

@@ -49,7 +49,6 @@ app = CommandApp()
   client-lib submit torchrun --nnodes 2 --nproc-per-node 4 train.py --lr 0.1
   client-lib submit --group lr-scan --each lr=0.1,0.01 --each seed=0..4 --max-parallel 2 train.py
   client-lib submit --group lr-scan --each-file runs.csv train.py
-  client-lib submit --dry-run train.py               what would be created
 
 \b
 Exit code with -f:
@@ -63,9 +62,6 @@ def submit(
     config: ConfigOption = None,
     follow: Follow = False,
     collapse: CollapseFollowed = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print what would be created; create nothing.")
-    ] = False,
     no_check: NoCheck = False,
     group: Annotated[
         str | None, Option(metavar="NAME", help="Name of the group (--each, --each-file).")
@@ -114,8 +110,6 @@ def submit(
         ctx.fail(
             "a group needs both --group NAME and one of --each NAME=VALUES and --each-file FILE"
         )
-    if group and dry_run:
-        ctx.fail("--dry-run shows one job, without --group")
     if each and len(dict(each)) < len(each):
         ctx.fail("two --each have the same name: give all its values in one, as in lr=0.1,0.01")
     if group:
@@ -136,9 +130,6 @@ def submit(
             else []
         )
         return _announce_group(connection, group, shown, output, follow)
-    if dry_run:
-        _print_manifest(described, output)
-        return ExitCode.DONE
     try:
         info = submit_steps.submit(described, not no_check)
     except KeyboardInterrupt:
