@@ -150,9 +150,8 @@ def is_full(error: BaseException) -> bool:
     """True if the error says that the disk, or the user's quota on it, is full."""
     if not isinstance(error, OSError):
         return False
-    return error.errno in _FULL or (
-        error.errno is None and says_full(str(error))
-    )  # shutil joins errors of files
+    # shutil joins errors of files
+    return error.errno in _FULL or (error.errno is None and says_full(str(error)))
 
 
 def says_full(text: str) -> bool:
@@ -230,9 +229,8 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
     check_room(os.path.dirname(target), size_of(source), keep_free)
     try:
         shutil.copytree(source, incomplete, symlinks=True)
-        os.rename(
-            incomplete, target
-        )  # replaces an empty one, which another worker may have made meanwhile
+        # replaces an empty one, which another worker may have made meanwhile
+        os.rename(incomplete, target)
     except BaseException:
         shutil.rmtree(incomplete, ignore_errors=True)
         raise

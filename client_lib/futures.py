@@ -239,17 +239,15 @@ class Executor(concurrent.futures.Executor):
                 error.__cause__ = next(filter(None, ended), None)
             self._fail(future, error)
         else:
-            with suppress(
-                concurrent.futures.InvalidStateError
-            ):  # the thread that submits has ended it
+            # the thread that submits has ended it
+            with suppress(concurrent.futures.InvalidStateError):
                 future.set_result(value)
 
     @staticmethod
     def _fail(future: JobFuture[Any], error: BaseException) -> None:
         if future.begin():
-            with suppress(
-                concurrent.futures.InvalidStateError
-            ):  # the thread that watches the jobs has ended it
+            # the thread that watches the jobs has ended it
+            with suppress(concurrent.futures.InvalidStateError):
                 future.set_exception(error)
 
 

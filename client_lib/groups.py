@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from client_lib.job import Job
     from client_lib.spec.metrics import JobMetrics
 
-MakeJob = Callable[
-    [JobInfo], "Job"
-]  # handed in, as jobs stand above this module: `Job.each` returns a group
+# handed in, as jobs stand above this module: `Job.each` returns a group
+MakeJob = Callable[[JobInfo], "Job"]
 _LISTED = 50  # jobs in the repr of a list
 
 

@@ -263,9 +263,8 @@ class Job(Generic[R]):
             NotSupported: a feature of the platform that does not exist here, by name.
             Conflict: a Job in `after` is not submitted yet.
         """
-        given = dict(
-            locals()
-        )  # the parameters are the spec's fields, one by one; a test compares them
+        # the parameters are the spec's fields, one by one; a test compares them
+        given = dict(locals())
         old = arguments.translate(given, earlier)
         call = functions.taken_from(given)
         text = os.fspath(given["script"]) if isinstance(given["script"], str | os.PathLike) else ""
@@ -752,9 +751,8 @@ class Job(Generic[R]):
         """Say what has changed since the script of a failed job last succeeded, in a
         sentence; "": nothing is known.
         """
-        with suppress(
-            ClientLibError, OSError
-        ):  # an older server, the job of another user, no room for its code
+        # an older server, the job of another user, no room for its code
+        with suppress(ClientLibError, OSError):
             before = self.provenance().last_success if self.state is State.FAILED else None
             if before:
                 return (

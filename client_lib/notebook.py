@@ -20,12 +20,8 @@ from client_lib.job import Job, submitted
 
 _PRECISIONS = ("no", "fp8", "fp16", "bf16")
 _PORT = "29500"  # accelerate's default, which asks for nothing
-_NO_EFFECT = (
-    "master_addr",
-    "rdzv_",
-    "monitor_interval",
-    "log_line_prefix_template",
-)  # names, or how they begin
+# names, or how they begin
+_NO_EFFECT = ("master_addr", "rdzv_", "monitor_interval", "log_line_prefix_template")
 
 
 def notebook_launcher(
@@ -68,10 +64,8 @@ def notebook_launcher(
             f"notebook_launcher(num_nodes={num_nodes}) starts one node of several by hand",
             hint="Job(script=function, n_workers=...) starts all of them",
         )
-    variables = {
-        "ACCELERATE_MIXED_PRECISION": precision,
-        "FORK_LAUNCHED": "1",
-    }  # as accelerate sets them
+    # as accelerate sets them
+    variables = {"ACCELERATE_MIXED_PRECISION": precision, "FORK_LAUNCHED": "1"}
     if str(use_port) not in (_PORT, "0"):
         variables["MASTER_PORT"] = str(use_port)
     job = Job(

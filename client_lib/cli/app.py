@@ -107,10 +107,8 @@ class LazyGroup(TyperGroup):
             if before is not None:
                 os.environ[_PLUGINS] = before
         for info in module.app.registered_commands:
-            if cmd_name in (
-                info.name,
-                info.callback.__name__,
-            ):  # build only this command of the module
+            # build only this command of the module
+            if cmd_name in (info.name, info.callback.__name__):
                 return get_command_from_info(
                     info, pretty_exceptions_short=True, rich_markup_mode=None
                 )
@@ -130,9 +128,8 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *rest = args
         name = ALIASES.get(name, name)
-        if (
-            not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing
-        ):  # else a shell completes
+        # else a shell completes
+        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
             near = get_close_matches(name, COMMANDS, n=1)
             ctx.fail(
                 f"there is no command {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
@@ -198,23 +195,20 @@ def run(args: list[str] | None = None) -> int:
     errors become text and codes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if (
-            getattr(sys, name) is None
-        ):  # it was closed; the next file that is opened must not take its place
+        # it was closed; the next file that is opened must not take its place
+        if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(
-            stream, "reconfigure"
-        ):  # text that the terminal's encoding can't hold is escaped
+        # text that the terminal's encoding can't hold is escaped
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _outcome(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         return code
     except OSError as problem:
-        if (
-            problem.filename is None
-        ):  # an error of stdout: the interpreter's last flush must not fail
+        # an error of stdout: the interpreter's last flush must not fail
+        if problem.filename is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(problem, BrokenPipeError):
             return ExitCode.BROKEN_PIPE

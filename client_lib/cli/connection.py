@@ -67,7 +67,7 @@ class Connection:
 
     def job(self, name: str | None) -> Json:
         """One job by its name or an unambiguous beginning of it; None: the newest. Raises NotFound:
-        there is none; names the nearest. InvalidRequest: it is a group."""
+        there is no such job; names the nearest. InvalidRequest: the name is a group's."""
         found = self.job_or_group(name)
         if "told" in found:
             raise InvalidRequest(f"{name} is a group; `client-lib list {name}` shows its jobs")
@@ -126,7 +126,7 @@ class Connection:
         grouped: bool = False,
     ) -> list[Json]:
         """Newest first; all of them where `limit` is None. `name` is the beginning of their names.
-        `group`: members of this one. `grouped`: groups in the place of their members."""
+        `group`: only members of this group. `grouped`: groups in the place of their members."""
         wanted = [f"{key}={value}" for key, value in (labels or {}).items()]
         asked = {
             "state": state,

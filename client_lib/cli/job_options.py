@@ -90,10 +90,8 @@ MORE_HELP = {
     "health_params": "As in log_period=30,action=restart.",
 }
 
-NONE = {
-    "flags": "KEY alone",
-    "log_file": "''",
-}  # texts that give the value None, where a missing option gives another
+# texts that give the value None, where a missing option gives another
+NONE = {"flags": "KEY alone", "log_file": "''"}
 
 
 class Reading(NamedTuple):
@@ -279,9 +277,8 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
             reading = reading_of(name)
             if reading.container is dict:
                 value = dict(value)
-            elif (
-                reading.container is list and reading.parse
-            ):  # each use of the option gives several
+            elif reading.container is list and reading.parse:
+                # each use of the option gives several
                 value = list(chain.from_iterable(value))
             found[name] = value
     if found.get("log_file") == "":

@@ -33,9 +33,8 @@ class Command(TyperCommand):
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [
-            piece.strip("{}") for piece in super().collect_usage_pieces(ctx)
-        ]  # NAME, where typer writes {NAME}
+        # NAME, where typer writes {NAME}
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 
 ADVISED = 10  # jobs
 PATIENCE_S = 0.3  # after this time a terminal shows that the command is still at work
-STYLES = {
-    "summary": "1;31",
-    "exception": "1",
-    "hint": "33",
-    "next": "2",
-}  # bold red, bold, yellow, dim
+# bold red, bold, yellow, dim
+STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _undo: list[Callable[[], None]] = []  # ends the notices
 _shown: list[

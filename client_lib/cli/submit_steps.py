@@ -49,8 +49,8 @@ class DescribedJob(NamedTuple):
 
     @property
     def python(self) -> str:
-        """The interpreter of the job: the one that the line names, else
-        that of the user's shell.
+        """The interpreter of the job: the interpreter that the line names, else the one of the
+        user's shell.
         """
         return self.named_python or find_python(os.environ)
 
@@ -167,9 +167,9 @@ def end_of_followed(job: Job) -> JobInfo:
 
 def find_python(environ: Mapping[str, str]) -> str:
     """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH: what the
-    user gets by typing `python`, and never that of this program, which may be installed in an
-    environment of its own (pipx), without torch. Links are not resolved: Python finds a virtual
-    environment by the path of the link.
+    user gets by typing `python`, and never the interpreter of this program, which may be installed
+    in an environment of its own (pipx), without torch. Links are not resolved: Python finds a
+    virtual environment by the path of the link.
 
     Raises InvalidRequest if there is none.
     """
@@ -177,9 +177,8 @@ def find_python(environ: Mapping[str, str]) -> str:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         below = "" if windows and variable == "CONDA_PREFIX" else "Scripts" if windows else "bin"
         path = os.path.join(environ.get(variable, ""), below, "python.exe" if windows else "python")
-        if environ.get(variable) and os.path.exists(
-            path
-        ):  # a shell may name an environment that was removed
+        # a shell may name an environment that was removed
+        if environ.get(variable) and os.path.exists(path):
             return os.path.abspath(path)
     for name in ("python", "python3"):
         if found := shutil.which(name, path=environ.get("PATH", "")):
@@ -275,8 +274,8 @@ def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
 
 
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:
-    """Read the file that accelerate would read: the one that is named, else the one that
-    `accelerate config` wrote. Raises InvalidRequest: it can't be read."""
+    """Read the file that accelerate would read: the named file, else the file that `accelerate
+    config` wrote. Raises InvalidRequest: it can't be read."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
     file = os.path.expanduser(path or os.path.join(home, "accelerate", "default_config.yaml"))

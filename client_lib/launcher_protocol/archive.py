@@ -75,9 +75,8 @@ def unpack(
     shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
     os.makedirs(incomplete, mode=0o700)
     try:
-        if (
-            os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free
-        ):  # it may be too large
+        # it may be too large
+        if os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free:
             with reading(path, max_files, max_bytes) as archive:
                 blocks = sum(max(0, member.size) // _ON_DISK + 1 for member in archive)  # at most
                 check_room(incomplete, blocks * _ON_DISK, keep_free)
@@ -110,9 +109,8 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
             RecursionError,
             OSError,
         ) as error:
-            if (
-                isinstance(error, OSError) and error.errno is not None
-            ):  # raised by the system, not by gzip
+            # raised by the system, not by gzip
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise ArchiveRefused("it is damaged (%s)" % error) from error
 

@@ -56,8 +56,12 @@ from client_lib.durable import remove
 if TYPE_CHECKING:  # clients load the frames alone
     from client_lib.worker.loop import Loop
 
-READY, STARTED, ENDED = "ready", "started", "ended"
-GO, STOP, EXIT = "go", "stop", "exit"
+READY = "ready"
+STARTED = "started"
+ENDED = "ended"
+GO = "go"
+STOP = "stop"
+EXIT = "exit"
 STACKS = "stacks"  # an instruction, and the event that answers it
 QUIET = "quiet"
 SESSION = "session"  # an instruction, and the event that answers it
@@ -140,9 +144,8 @@ def begin_session(peer: socket.socket, request: Mapping[str, Any]) -> None:
                 "its launcher runs no ranks now, or its version does not support sessions"
             )
         peer.sendall(encode({**request, "do": SESSION}))
-        while (
-            _message(peer, until).get("event") != SESSION
-        ):  # an event for all peers may come before
+        # an event for all peers may come before
+        while _message(peer, until).get("event") != SESSION:
             pass
     except socket.timeout:
         raise OSError("its launcher did not answer within %g s" % _SESSION_S) from None
@@ -262,9 +265,8 @@ class ControlServer:
         for message in lines.feed(data):
             if message.get("do") != SESSION:
                 self._on_instruction(message)
-            elif (
-                self._peers.get(fd) is peer
-            ):  # it is still connected, after an answer to an earlier message
+            elif self._peers.get(fd) is peer:
+                # it is still connected, after an answer to an earlier message
                 self._forget(fd)
                 self._on_session(message, peer)
                 return

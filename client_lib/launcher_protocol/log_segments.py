@@ -65,9 +65,8 @@ class Segments:
         """
         self.removed_bytes = 0
         self._limit = limit_bytes
-        self._segment = max(
-            1, min(segment_bytes, limit_bytes // 8)
-        )  # small enough that a middle can be removed
+        # small enough that a middle can be removed
+        self._segment = max(1, min(segment_bytes, limit_bytes // 8))
         self._sizes: "dict[int, int]" = {}  # of the segments that exist, by their offsets, in order
 
     def resume(self) -> None:

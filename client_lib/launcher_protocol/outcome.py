@@ -209,9 +209,8 @@ def exception_of_lines(lines: Sequence[str]) -> Raised:
     end = next(ends, None)
     if end is None:
         return Raised()
-    for earlier in reversed(
-        starts[:-1]
-    ):  # up to the begin of the chain; empty lines surround its markers
+    # up to the begin of the chain; empty lines surround its markers
+    for earlier in reversed(starts[:-1]):
         if begin < 2 or lines[begin - 2] not in CHAINED:
             break
         begin = earlier

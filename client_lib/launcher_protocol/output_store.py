@@ -31,7 +31,10 @@ from client_lib.durable import Opener, locked, read_json, remove, write_all, wri
 
 BLOCK = 1024 * 1024
 INDEX = "index.jsonl"
-_LOCK, _SIZES, _DATA, _INCOMING = "lock", "sizes.json", "data", "incoming"
+_LOCK = "lock"
+_SIZES = "sizes.json"
+_DATA = "data"
+_INCOMING = "incoming"
 
 
 class Kept(NamedTuple):
@@ -159,9 +162,8 @@ class DirectoryStore:
         path = os.path.join(folder, INDEX)
         self._list = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         shortest = self.index.text()
-        if os.fstat(self._list).st_size != len(
-            shortest
-        ):  # superseded lines, or a part of one after a crash
+        # superseded lines, or a part of one after a crash
+        if os.fstat(self._list).st_size != len(shortest):
             try:
                 write_file(path, shortest, durable=True)
             except OSError:  # the disk is full: `forget` must make room, and needs whole lines only
@@ -182,9 +184,8 @@ class DirectoryStore:
         temporary = self.incoming(str(os.getpid()))
         remove(temporary)
         try:
-            if (
-                source.at_rest and source.status.st_nlink == 1
-            ):  # another name may be written by another program
+            # another name may be written by another program
+            if source.at_rest and source.status.st_nlink == 1:
                 with contextlib.suppress(OSError):  # another file system, or one without links
                     os.link(source.at_rest, temporary)
             if os.path.exists(temporary):
@@ -199,9 +200,8 @@ class DirectoryStore:
             )
         finally:
             remove(temporary)
-            self._take_room(
-                self._bytes
-            )  # less than `make_room` took if the content was kept before, or can't be now
+            # less than `make_room` took if the content was kept before, or can't be now
+            self._take_room(self._bytes)
 
     def leave_out(self, path: str, size: int, why: str) -> None:
         """Note the reason; a kept older version stays."""

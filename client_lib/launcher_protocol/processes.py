@@ -132,9 +132,6 @@ def stat(path: str) -> List[str]:
     try:
         with open(path + "/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
-    except (
-        FileNotFoundError,
-        ProcessLookupError,
-        PermissionError,
-    ):  # any other error is not its end
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # any other error is not its end
         return []

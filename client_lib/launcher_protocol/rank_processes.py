@@ -148,9 +148,8 @@ def agent_arguments(plan: WorkerPlan) -> List[str]:
     ]
     if plan.processes_per_worker <= _NO_LOCAL_RANK:
         options += ["--redirects=%d:3" % _NO_LOCAL_RANK, "--tee=%d:3" % _NO_LOCAL_RANK]
-    if plan.master_addr.startswith(
-        _LOOPBACK
-    ):  # otherwise agents exchange this machine's name, which may not resolve
+    # otherwise agents exchange this machine's name, which may not resolve
+    if plan.master_addr.startswith(_LOOPBACK):
         options.append("--local_addr=%s" % plan.master_addr)
     return ["-m", "torch.distributed.run", *options]
 
@@ -217,9 +216,8 @@ def _defaults(plan: WorkerPlan, of_ranks: Dict[str, str]) -> Dict[str, str]:
         # otherwise an agent with a store from an earlier round does not announce it to one that
         # joins later, which waits in vain (torch 2.15, dynamic_rendezvous.py, next_rendezvous)
         set_by_us["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    if (
-        plan.type in BINARY_TYPES
-    ):  # written for MPI; for other types accelerate would conclude that mpirun is in use
+    # written for MPI; for other types accelerate would conclude that mpirun is in use
+    if plan.type in BINARY_TYPES:
         set_by_us["OMPI_COMM_WORLD_RANK"] = of_ranks["RANK"]
         set_by_us["OMPI_COMM_WORLD_SIZE"] = of_ranks["WORLD_SIZE"]
         set_by_us["OMPI_COMM_WORLD_LOCAL_RANK"] = of_ranks["LOCAL_RANK"]

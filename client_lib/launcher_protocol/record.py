@@ -37,10 +37,17 @@ METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for 
 WRITTEN = "written"
 NO_RANK = "-"
 
-LINE, GOES_ON, PROGRESS = "", "+", "~"
+LINE = ""
+GOES_ON = "+"
+PROGRESS = "~"
 
 # regular expressions of the fields; a caller puts one in parentheses to get its value
-SEQ, TIME, RANK, STREAM, MARK, TEXT = r"\d+", r"\S{27}", r"(?:-|\d+)", r"[a-z.]+", r"[+~]?", ".*"
+SEQ = r"\d+"
+TIME = r"\S{27}"
+RANK = r"(?:-|\d+)"
+STREAM = r"[a-z.]+"
+MARK = r"[+~]?"
+TEXT = ".*"
 
 
 def pattern(

@@ -6,7 +6,10 @@ from client_lib.spec.states import duration
 from client_lib.spec.validation import Lenient, WithNan
 from client_lib.spec.wire import JobProgress
 
-POINTS, POINTS_MAX = 1000, 10_000_000  # of each curve in an answer
+POINTS = 1000
+"""Points of each curve in an answer, unless a request asks for another number."""
+POINTS_MAX = 10_000_000
+"""Largest number of points that a request may ask for."""
 
 
 class Curve(WithNan):

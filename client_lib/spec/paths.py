@@ -45,7 +45,9 @@ LOGIN = f"{API}/login"
 """Tells how a user gets a token; needs none itself."""
 LOGIN_LINKS = f"{API}/login-links"
 SNAPSHOTS = f"{API}/snapshots"
-HEALTHZ, READYZ, METRICS = "/healthz", "/readyz", "/metrics"
+HEALTHZ = "/healthz"
+READYZ = "/readyz"
+METRICS = "/metrics"
 PING = "/ping"
 """`HEALTHZ`, by the name that clients of ML Space ask for."""
 DISCOVERY = "/.well-known/openid-configuration"
@@ -60,12 +62,10 @@ WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
 """Endpoints of workers on other machines (pods);
 `client_lib.worker.pod.server_channel` calls them.
 """
-POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = (
-    "X-Pod-Uid",
-    "X-Pod-Name",
-    "X-Pod-Start",
-    "X-Worker-Protocol",
-)
+POD_UID = "X-Pod-Uid"
+POD_NAME = "X-Pod-Name"
+POD_START = "X-Pod-Start"
+WORKER_PROTOCOL = "X-Worker-Protocol"
 
 NO_SUCH_PATH = "there is nothing at"
 """Beginning of the message of a server that does not know a path, as an older server does not know

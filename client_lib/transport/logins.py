@@ -34,7 +34,9 @@ _READ_S = 30.0
 # the last one: a refresh token
 _SCOPES = ("openid", "profile", "email", "groups", "offline_access")
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
-_POLL_S, _SLOWER_S = 5.0, 5.0  # RFC 8628, 3.5
+# RFC 8628, 3.5: pause between two polls, and by how much a pause grows if the issuer asks for it.
+_POLL_S = 5.0
+_SLOWER_S = 5.0
 
 Json = dict[str, Any]
 

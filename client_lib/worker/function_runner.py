@@ -29,8 +29,12 @@ RESULTS = "results"
 """Folder in the worker's directory with a file for each rank, named by its number."""
 
 # outcomes of a call
-VALUE, RAISED, EXITED, REFUSED = "value", "raised", "exited", "refused"
-NOT_PICKLED, TOO_LARGE = "not_pickled", "too_large"
+VALUE = "value"
+RAISED = "raised"
+EXITED = "exited"
+REFUSED = "refused"
+NOT_PICKLED = "not_pickled"
+TOO_LARGE = "too_large"
 
 PACKAGES = {
     "bs4": "beautifulsoup4",
@@ -137,9 +141,7 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
 
 class _Reader(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
-        """The value that rank 0 of a job returned, for which this one
-        waited. Raises CallRefused.
-        """
+        """The value that rank 0 returned in a job for which this job waited. Raises CallRefused."""
         place, job = pid
         path = os.environ["CLIENT_LIB_AFTER_%d_OUTPUTS" % place] + ".result"
         if not os.path.exists(path):
@@ -178,8 +180,8 @@ def _cloudpickle() -> Any:
 
 
 def here(cloudpickle_version: str) -> Dict[str, Any]:
-    """The part of a header that must agree between the process that pickles and the one that reads:
-    code objects are read by the same minor version of Python alone."""
+    """The part of a header that must agree between the process that pickles and the process that
+    reads: code objects are read by one minor version of Python alone."""
     return {"python": list(sys.version_info[:2]), "cloudpickle": cloudpickle_version}
 
 
@@ -203,7 +205,8 @@ def difference(header: Dict[str, Any], mine: Dict[str, Any]) -> Optional[str]:
 
 
 def _bind(needs: Dict[str, Any]) -> Any:
-    """Put the names of the caller's `__main__` into this one. Returns the function."""
+    """Put the names of the caller's `__main__` into this process's `__main__`. Returns the
+    function."""
     main_module = vars(sys.modules["__main__"])
     main_module.update(needs["main"])
     if needs.get("package"):
@@ -211,9 +214,8 @@ def _bind(needs: Dict[str, Any]) -> Any:
     if needs["sources"]:
         import linecache
 
-        for name, text in needs[
-            "sources"
-        ].items():  # cells of a notebook, for the lines of a traceback
+        # cells of a notebook, for the lines of a traceback
+        for name, text in needs["sources"].items():
             linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     return needs["function"]
 
@@ -274,9 +276,8 @@ class ResultFile:
         import traceback
 
         trace = error.__traceback__
-        while (
-            trace is not None and trace.tb_frame.f_code.co_filename == __file__
-        ):  # our frames come first
+        # our frames come first
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         text = "".join(traceback.format_exception(type(error), error, trace))
         try:

@@ -26,7 +26,7 @@ MODULES = (
     "teardown",
     "main",
 )
-"""All modules of `rank_runner`, each below those that it imports."""
+"""All modules of `rank_runner`, each below the modules that it imports."""
 
 _PACKAGE = "client_lib.worker.rank_runner"
 _FUTURE = "from __future__ import annotations\n"

@@ -56,7 +56,7 @@ _ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in
 # ranks that have printed nothing for this time are asked for their stacks before they are stopped
 _STILL_S = 10.0
 _STACKS_S = 2.0  # longest delay of the stop for that
-_STACKS_MAX = 1024 * 1024  # characters of them in the report
+_STACKS_MAX = 1024 * 1024  # characters of the stacks in the report
 _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
 
 
@@ -100,17 +100,13 @@ class Launcher:
         self._sessions: Optional[Sessions] = None
 
     def run(self, agent: Optional[socket.socket] = None) -> None:
-        for signum in signal.valid_signals() - {
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        }:  # `execute` resets these two
-            if (
-                signal.getsignal(signum) is signal.SIG_IGN
-            ):  # by nohup, or a shell that started the server behind it
+        # `execute` resets these two
+        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+            # by nohup, or a shell that started the server behind it
+            if signal.getsignal(signum) is signal.SIG_IGN:
                 signal.signal(signum, signal.SIG_DFL)
-        with contextlib.suppress(
-            OSError
-        ):  # a launcher that continues the work of another may have none
+        # a launcher that continues the work of another may have none
+        with contextlib.suppress(OSError):
             take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -190,9 +186,8 @@ class Launcher:
         if self._plan.has_agent:
             self._log.take_rank_pipes(self._directory.rank_pipes)
         if self._plan.observe:
-            with contextlib.suppress(
-                OSError
-            ):  # a file system without named pipes: the job runs without client_lib.log
+            # a file system without named pipes: the job runs without client_lib.log
+            with contextlib.suppress(OSError):
                 self._log.take_metrics(self._directory.metrics)
                 offer_status(
                     self._plan, self._processes, self._loop, self._directory, self._log.add_metrics
@@ -233,7 +228,7 @@ class Launcher:
         except OSError:
             self._loop.call_later(_RETRY_S, self._record)
 
-    # --- the end of the ranks: on request, or after the failure of one of them
+    # --- the end of the ranks: on request, or after the failure of a rank
 
     def _stop(self, grace_s: float) -> None:
         """Stop on request. After the failure of a rank this only shortens the grace: the failure
@@ -319,9 +314,8 @@ class Launcher:
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended):
-                self._loop.call_later(
-                    0.0, self._end_others
-                )  # after the last output of these was read
+                # after the last output of these was read
+                self._loop.call_later(0.0, self._end_others)
         elif self._gone and self._drain_since is None:
             self._drain_since = time.monotonic()
             if self._sessions:
@@ -346,12 +340,10 @@ class Launcher:
             self._system.close()
             if self._outputs and self._ranks.started_at is not None:
                 if self._ranks.failed:
-                    self._outputs.hurry(
-                        self._plan.grace_s
-                    )  # the other workers are stopped only after the report
-                self._outputs.finish(
-                    self._finish
-                )  # no process of the ranks is alive, so the files are complete
+                    # the other workers are stopped only after the report
+                    self._outputs.hurry(self._plan.grace_s)
+                # no process of the ranks is alive, so the files are complete
+                self._outputs.finish(self._finish)
             else:
                 self._finish()
             return
@@ -386,9 +378,8 @@ class Launcher:
                 raise OSError(errno.ENOSPC, "the log is not written yet")
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError as error:
-            if os.path.isdir(
-                self._directory.path
-            ):  # else it was removed with the server's data: there is no reader
+            # else it was removed with the server's data: there is no reader
+            if os.path.isdir(self._directory.path):
                 if not durable.is_full(error):
                     raise
                 self._use_reserve()
@@ -444,7 +435,7 @@ def run_worker(
     """Run the worker whose plan is in the directory `path`. Returns the exit code of this process.
 
     `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory.
-    `agent`: a connection that is served like those to the control socket."""
+    `agent`: a connection that is served like connections to the control socket."""
     restore_open_files()
     directory = Directory(path)
     with open(directory.plan, encoding="utf-8") as file:

@@ -7,7 +7,7 @@ from client_lib.launcher_protocol.processes import content, number
 _MEMINFO = "/proc/meminfo"
 # bytes; version 1 of control groups has a number of this size where there is no limit
 _UNLIMITED = 2**60
-_SHORT = 0.05  # memory is short if a smaller part of it is available
+_SHORT = 0.05  # memory is short if a smaller part is available
 
 
 def out_of_memory_kills() -> int:
@@ -50,8 +50,8 @@ def memory_of_limit() -> Optional[float]:
 
 
 def _memory_groups() -> List[str]:
-    """Folders of the control groups of this process: that of version 2, then those of version 1,
-    the last of which is where a container has its mount."""
+    """Folders of the control groups of this process: the folder of version 2, then the folders of
+    version 1; the last one is where a container has its mount."""
     lines = content("/proc/self/cgroup").decode().splitlines()
     version_2 = next((line[3:] for line in lines if line.startswith("0::")), "")
     version_1 = [line.split(":", 2)[2].rstrip("/") for line in lines if ":memory:" in line]

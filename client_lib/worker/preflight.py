@@ -18,12 +18,14 @@ import time
 from datetime import timedelta
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 
-MEET_S, SUM_S = 60.0, 30.0
-"""Longest wait for all ranks, and for one collective, in seconds."""
-_SLOW, _NOTABLE_S = (
-    3.0,
-    0.5,
-)  # a measure is slow if it takes so many times the fastest, and so much longer than that
+MEET_S = 60.0
+"""Longest wait for all ranks."""
+SUM_S = 30.0
+"""Longest wait for one collective."""
+_SLOW = 3.0
+"""A measure is slow if it takes so many times as long as the fastest one ..."""
+_NOTABLE_S = 0.5
+"""... and is so many seconds longer."""
 _SKEW_S = 1.0  # clocks that differ by more are named
 _MEGABYTES = {"disk": 32, "link": 8, "sum": 64}
 _NAMED = 8  # slow workers in the log
@@ -385,6 +387,5 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        status
-    )  # the interpreter's own teardown of torch takes long, and may hang if a collective failed
+    # the interpreter's own teardown of torch takes long, and may hang if a collective failed
+    os._exit(status)

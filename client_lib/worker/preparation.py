@@ -34,12 +34,14 @@ from client_lib.worker.worker_log import WorkerLog
 # longest wait for the rest of an output: a process that was left behind may keep the pipes open
 _OUTPUT_S = 1.0
 _POLL_S = 0.01
-# its own limits name the worker and end it earlier, unless a driver or file system hangs
+# The check's own limits name the worker and end the check earlier, unless a driver or file system
+# hangs.
 _PREFLIGHT_S = 180.0
 _INSTALLATIONS = 3  # another worker that needs room may remove an environment before its first use
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _LOCAL_RANK = ("--local_rank", "--local-rank")
-_COPYING, _INCOMPLETE = ".copying", ".copying.new"
+_COPYING = ".copying"
+_INCOMPLETE = ".copying.new"
 
 
 class _Step(NamedTuple):
@@ -95,7 +97,7 @@ class Preparation:
             self._await_output(time.monotonic() + _OUTPUT_S)
 
     def kill(self) -> None:
-        """End what runs, with all that it has started, and begin nothing more."""
+        """End the running processes, with all that they have started, and begin nothing more."""
         self._steps = iter(())
         running, self._running = self._running, None
         if running:
@@ -122,10 +124,8 @@ class Preparation:
             self._log.listen(fd)
 
         here = self._directory.path
-        variables = {
-            **self._plan.environment,
-            MARKER: here,
-        }  # by which the process of a dead launcher is found
+        # by which the process of a dead launcher is found
+        variables = {**self._plan.environment, MARKER: here}
         process = Process(-1, -1, ["install"], variables, here)
         installer = requirements.installer(self._plan, self._directory)
         for _ in range(_INSTALLATIONS):
@@ -161,8 +161,8 @@ class Preparation:
         on_passed()
 
     def start(self, ended: Optional[Exit] = None) -> None:
-        """Begin the next step. `ended`: the first process of the step before
-        that failed, or any of it.
+        """Begin the next step. `ended`: the first failed process of the previous step, or any of
+        its processes if none failed.
         """
         try:
             if ended is not None:
@@ -238,9 +238,8 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     with _refusing("the worker could not be prepared"), naming(directory.path):
         if plan.type not in _TYPES:
             _refuse("type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
-        if plan.snapshot and not os.path.isdir(
-            directory.work
-        ):  # a lost worker that is restarted has it already
+        # a lost worker that is restarted has it already
+        if plan.snapshot and not os.path.isdir(directory.work):
             from client_lib.launcher_protocol.archive import ArchiveRefused, unpack
 
             with _refusing(
@@ -293,7 +292,7 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
 
 
 def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) -> List[Process]:
-    """The ranks, each with what it executes."""
+    """The ranks, each with the program that it executes."""
     option = plan.local_rank_argument if plan.has_ranks else None
     if (
         plan.has_ranks

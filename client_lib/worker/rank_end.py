@@ -22,10 +22,9 @@ from client_lib.worker.ranks import Exit
 from client_lib.worker.worker_log import Printed
 
 _ERROR_FILE_MAX = 1024 * 1024
-_EXCEPTION_MAX, _TRACEBACK_MAX = (
-    16 * 1024,
-    64 * 1024,
-)  # characters; a server reads 16 MiB, the report of many ranks
+# Bounds in characters: a server reads a report of at most 16 MiB, which may be of many ranks.
+_EXCEPTION_MAX = 16 * 1024
+_TRACEBACK_MAX = 64 * 1024
 # a traceback printed longer than this before the process was gone is taken for a handled one
 _TEARDOWN_S = 10.0
 _NOTHING_AFTER = 5  # lines: the rest of a message
@@ -86,9 +85,9 @@ def last_lines(lines: Sequence[List[str]]) -> List[str]:
 
 
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
-    """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not
-    known. That rank has written the agent's error file (rank_runner/), or torch names it in
-    `lines`, the agent's last ones."""
+    """The rank that failed first below an elastic agent; if that is not known, `rank`, the agent's
+    own. The failed rank has written the agent's error file (rank_runner/), or torch names the rank
+    in `lines`, the agent's last lines."""
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return int(json.loads(_read(error_file)[0])["message"]["extraInfo"]["rank"])
     cause = next((n for n, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))

@@ -56,7 +56,7 @@ class Ranks:
         self._running: Dict[int, Process] = {}  # by pid
         self._began_at: Dict[
             int, float
-        ] = {}  # of all that were started, by pid, which is also that of their group
+        ] = {}  # all started processes by pid, which is also the pid of their group
         self._stopped_at: Optional[float] = None
         self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
         self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
@@ -160,10 +160,8 @@ def _kill(pid: int, signum: int, kill: Callable[[int, int], None] = os.kill) -> 
     """False: there is no such process or group, or it is another user's."""
     try:
         kill(pid, signum)
-    except (
-        ProcessLookupError,
-        PermissionError,
-    ):  # the latter is raised by macOS for a group of zombies, too
+    except (ProcessLookupError, PermissionError):
+        # the latter is raised by macOS for a group of zombies, too
         return False
     return True
 
@@ -183,10 +181,8 @@ class Started(NamedTuple):
 
 def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
     """Become the program, looked up on PATH."""
-    for signum in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-    ):  # Python ignores these, and exec would inherit that
+    # Python ignores these, and exec would inherit that
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signum, signal.SIG_DFL)
     os.execvpe(argv[0], argv, environment)
 

@@ -49,7 +49,7 @@ import json, os, site, sys
 paths = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
 print(json.dumps([sys.version, [path for path in dict.fromkeys(paths) if os.path.isdir(path)]]))
 """
-_LIMIT_BYTES = 20 * 2**30  # for all cached environments; the least recently used ones are removed
+_LIMIT_BYTES = 20 * 2**30  # for all cached environments; the least recently used are removed
 _LINK = "_client_lib_parent.pth"
 _QUIET = ("Requirement already satisfied:", "Looking in ")
 _KEPT_LINES = 400
@@ -173,8 +173,8 @@ class NotInstalled(Exception):
 def find_or_make(
     folder: str, python: str, requirements: List[str], variables: Dict[str, str]
 ) -> PackageEnvironment:
-    """The complete environment. `variables`: the job's, with those of pip and proxies.
-    Raises NotInstalled, OSError.
+    """The complete environment. `variables`: the job's variables, with the variables of pip and
+    proxies. Raises NotInstalled, OSError.
     """
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -212,8 +212,8 @@ def _make(
         os.makedirs(found.folder)
         _run([parent.python, "-I", "-m", "venv", "--without-pip", found.prefix], variables)
         # the parent's packages, with their .pth files, after the new environment's own: venv's
-        # --system-site-packages would add those of the base interpreter, not those of a parent that
-        # is a virtual environment
+        # --system-site-packages would add the packages of the base interpreter, not of a parent
+        # that is a virtual environment
         (site_packages,) = glob.glob(
             os.path.join(glob.escape(found.prefix), "lib", "python*", "site-packages")
         )

@@ -104,9 +104,8 @@ class ServerConnection:
     def _once(
         self, method: str, path: str, body: Optional[Body], wait_s: float
     ) -> http.client.HTTPResponse:
-        if (
-            self._connection.sock is None
-        ):  # new, or closed after an answer: a server that ends asks for that
+        # new, or closed after an answer: a server that ends asks for that
+        if self._connection.sock is None:
             self._kept = False
             self._connection.connect()
         self._connection.sock.settimeout(_ANSWER_S + wait_s)

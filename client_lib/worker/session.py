@@ -94,8 +94,8 @@ class _Target(NamedTuple):
 
 
 def _connected(port: int) -> _Target:
-    """Raises OSError: nothing listens on the port. By address: to find that of a name takes locks,
-    and the thread that sends outputs may have held one of them when this process was forked."""
+    """Raises OSError: nothing listens on the port. By address: the look-up of a name takes locks,
+    and the thread that sends outputs may have held a lock when this process was forked."""
 
     def connect(family: int, address: str) -> socket.socket:
         connection = socket.socket(family)
@@ -154,8 +154,8 @@ def _started(request: Request, processes: List[Process]) -> _Target:
 
 
 def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
-    """The environment of the wanted rank; without one, that of the worker. What is installed beside
-    the interpreter of the ranks, as py-spy, is found by its name."""
+    """The environment of the wanted rank; without a rank, the environment of the worker. What is
+    installed beside the interpreter of the ranks, as py-spy, is found by its name."""
     rank = next((process for process in processes if process.rank == request.get("rank")), None)
     environment = (
         without_rank_files(rank.environment) if rank else of_no_rank(processes[0].environment)
@@ -211,7 +211,7 @@ class _Session:
 
     def _take_input(self) -> None:
         received = frames.Frames()
-        with suppress(OSError):  # the same as the end
+        with suppress(OSError):  # as at the end
             while select.select([self._peer], [], [], frames.SILENT_S)[0]:
                 data = self._peer.recv(frames.BLOCK)
                 if not data:
@@ -242,9 +242,8 @@ class _Session:
         events.register(self._peer, 0)  # its end alone
         if all(fd != self._over for fd, _ in events.poll()):
             self._hang_up()
-        if self._sending.acquire(
-            timeout=_REST_S
-        ):  # a user who reads nothing must not delay the end of the job
+        # a user who reads nothing must not delay the end of the job
+        if self._sending.acquire(timeout=_REST_S):
             self._peer.settimeout(_REST_S)
             with suppress(OSError):
                 self._peer.sendall(

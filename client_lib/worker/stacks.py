@@ -52,10 +52,10 @@ class StackTaker:
         self._waiting: List[Callable[[], None]] = []
 
     def take(self, ranks: Dict[int, int], on_taken: Callable[[], None]) -> None:
-        """Begin; a call that comes before an earlier one is answered gets the same answer. `ranks`:
-        the pids of the ranks and their numbers; -1 for an agent of torchrun. `on_taken` is called
-        when the file `stacks.json` is there, or could not be written. Raises OSError: no descriptor
-        or process is free."""
+        """Begin; a call that comes before an earlier call is answered gets the earlier call's
+        answer. `ranks`: the pids of the ranks and their numbers; -1 for an agent of torchrun.
+        `on_taken` is called when the file `stacks.json` is there, or could not be written. Raises
+        OSError: no descriptor or process is free."""
         if self._waiting:
             self._waiting.append(on_taken)
             return
@@ -124,12 +124,10 @@ def _look(pid: int, folder: str) -> Optional[Taken]:
         "pid": pid,
         "parent": int(fields[1]),
         "session": int(fields[3]),
-        "started": int(
-            fields[19]
-        ),  # in clock ticks since the boot: a process has started before its children
-        "file": next(
-            (path for path in open_files(pid) if path.startswith(beginning)), None
-        ),  # for its stacks
+        # in clock ticks since the boot: a process has started before its children
+        "started": int(fields[19]),
+        # for its stacks
+        "file": next((path for path in open_files(pid) if path.startswith(beginning)), None),
         "name": _read("/proc/%d/comm" % pid).rstrip("\n"),
         "state": fields[0],
         "wchan": _read("/proc/%d/wchan" % pid).strip("0\n") or None,
@@ -205,7 +203,8 @@ def _read(path: str) -> str:
 
 
 def within_bounds(taken: List[Taken], most: int) -> List[Taken]:
-    """The processes with `most` characters of stacks; those of the last ones are left out."""
+    """The processes with `most` characters of stacks; the stacks of the last processes are left
+    out."""
     room = most
     for each in taken:
         room -= len(each["dump"] or "")

@@ -34,7 +34,7 @@ class Sequence:
 
 
 class Stamper:
-    """Makes the records of one stream. `feed`, `tick` and `end` return whole ones, ready to be
+    """Makes the records of one stream. `feed`, `tick` and `end` return whole records, ready to be
     appended to the log. `due` is the time (monotonic seconds) at which `tick` must be called for a
     line that waits to be shown, or None."""
 
@@ -134,9 +134,8 @@ class Stamper:
         return self._cut(text, PROGRESS)
 
     def _line(self, text: bytes) -> bytes:
-        if (
-            self._after_return and not text and self._shown
-        ):  # the last drawn row stays, as on a terminal
+        # the last drawn row stays, as on a terminal
+        if self._after_return and not text and self._shown:
             text = self._shown
         self._after_return, self._shown = False, None
         return self._cut(text, LINE)

@@ -22,7 +22,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def restore_open_files() -> None:
-    """Set the soft limit of open files to that of the variable, and remove the variable."""
+    """Set the soft limit of open files to the value of the variable, and remove the variable."""
     soft = os.environ.pop(OPEN_FILES, "")
     if soft:
         resource.setrlimit(
@@ -65,9 +65,8 @@ class Linux:
         """Living descendants of this process, including those in sessions of their own whose
         parents are gone. A process with an empty variable `marker` belongs to no worker: it and its
         descendants are left out."""
-        if (
-            not has_children()
-        ):  # the subreaper adopts orphans: there is no descendant, and no need to search /proc
+        # the subreaper adopts orphans: there is no descendant, and no need to search /proc
+        if not has_children():
             return []
         children: Dict[int, List[int]] = {}
         for pid in pids():

@@ -28,7 +28,7 @@ _ROOM = 4 * 2**20  # free bytes with which a stalled log continues
 _LOOK_S = 0.05  # interval of the checks of files and plain names
 _SEARCH_S = 1.0  # interval of the searches for a pattern
 _SURE_S = 1.0  # a write sets a file's time before its size; the size follows within this time
-_COMPARED = 256  # bytes before the position; a change of them means that the file was rewritten
+_COMPARED = 256  # bytes before the position; if they change, the file was rewritten
 
 
 class Printed(NamedTuple):
@@ -134,9 +134,8 @@ class _Tail:
     def _read(self, path: str, ended: bool = False) -> bool:
         try:
             data = self._files[path].read(ended)
-        except (
-            OSError
-        ):  # a stale handle of a network file system: the next search opens the file again
+        except OSError:
+            # a stale handle of a network file system: the next search opens the file again
             os.close(self._files.pop(path).fd)
             return False
         if data:
@@ -161,9 +160,8 @@ class _Tail:
                 if path in self._files:
                     os.close(self._files.pop(path).fd)
             if os.path.isfile(path):
-                with contextlib.suppress(
-                    OSError
-                ):  # removed again, or unreadable: the next search tries again
+                # removed again, or unreadable: the next search tries again
+                with contextlib.suppress(OSError):
                     self._files[path] = _File(path, from_end)
 
 
@@ -200,7 +198,7 @@ class WorkerLog:
 
     @property
     def open_pipes(self) -> int:
-        """Number of pipes that have not ended; that of metrics ends with `finish`."""
+        """Number of pipes that have not ended; the pipe of metrics ends with `finish`."""
         return len(self._pipes.keys() - {self._metrics_pipe})
 
     def add_message(self, text: str) -> None:
@@ -242,9 +240,8 @@ class WorkerLog:
             os.unlink(os.path.join(folder, name))
         new = os.path.join(folder, "new")
         os.mkfifo(new, 0o600)
-        fd = self._new_ranks = os.open(
-            new, os.O_RDWR | os.O_NONBLOCK
-        )  # opened for writing, too: no end of file
+        # opened for writing, too: no end of file
+        fd = self._new_ranks = os.open(new, os.O_RDWR | os.O_NONBLOCK)
         self._loop.watch(fd, lambda: self._take_new_ranks(fd, folder))
 
     def add_metrics(self, lines: bytes) -> None:
@@ -271,7 +268,8 @@ class WorkerLog:
         self._loop.call_later(_LOOK_S, self._look)
 
     def printed_by(self, rank: int) -> Printed:
-        """The last output of a rank, and its time; of a restarted rank that of its last process."""
+        """The last output of a rank, and its time; of a restarted rank the output of its last
+        process."""
         stampers = self._of_rank.get(rank, [])[-2:]
         silent_s = time.monotonic() - stampers[-1].fed_at if stampers else 0.0
         return Printed([stamper.last_texts() for stamper in stampers], time.time() - silent_s)

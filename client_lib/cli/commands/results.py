@@ -28,7 +28,10 @@ from client_lib.spec.states import FINAL
 
 app = CommandApp()
 _PAUSE_S = 1.0
-_SHOWN, _WRITTEN = 1000, 10_000_000  # points of a curve: on the terminal, and as data
+_SHOWN = 1000
+"""Points of a curve on the terminal."""
+_WRITTEN = 10_000_000
+"""Points of a curve that is written as data."""
 _OF_RANK_0 = {"rank": "0", "points": str(_SHOWN)}
 
 
@@ -137,8 +140,8 @@ def compare(connection: Connection, names: WholeNames, output: TableJsonOrCsv = 
     """Show jobs, or the members of groups, beside each other: arguments that differ, last and best
     values of metrics.
 
-    The metrics are those of rank 0. A metric has no best value if its name, such as lr, does not
-    tell which value is better. `client-lib diff A B` shows all differences between two jobs.
+    The metrics are rank 0's. A metric has no best value if its name, such as lr, does not tell
+    which value is better. `client-lib diff A B` shows all differences between two jobs.
     """
     found = curves.compared(_measured(connection, names))
     headings, *rows = curves.compared_rows(found, exact=output == "csv")

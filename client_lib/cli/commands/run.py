@@ -64,9 +64,8 @@ def run(
     """
     described = submit_steps.job_of(ctx, connection, config, values)
     os.environ.pop(STDIN, None)
-    if (
-        path := _stdin()
-    ):  # it travels as a variable: the environment goes to servers of this machine alone
+    # it travels as a variable: the environment goes to servers of this machine alone
+    if path := _stdin():
         os.environ[STDIN] = path
     job = described.job
     came: list[int] = []  # the signal that would have ended this program; a second one ends it
@@ -83,9 +82,8 @@ def run(
         threading.Thread(target=_cancel, args=(job,), name="client_lib-cancel").start()
 
     for signum in _ENDING:
-        if (
-            signal.getsignal(signum) is not signal.SIG_IGN
-        ):  # nohup and a shell's `&` make a program ignore it
+        # nohup and a shell's `&` make a program ignore it
+        if signal.getsignal(signum) is not signal.SIG_IGN:
             before[signum] = signal.signal(signum, on_signal)
     try:
         name = submit_steps.submit(described, not no_check).name

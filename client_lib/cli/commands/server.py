@@ -1,6 +1,6 @@
-"""`client-lib serve`, `server`, `ui`, `instances` and `doctor`: a server in the foreground, the
-local one in the background, tokens for one that many use; its pages, its instance types, and checks
-of it and its client.
+"""`client-lib serve`, `server`, `ui`, `instances` and `doctor`: a server in the foreground; the
+local server in the background; tokens for a server that many use; and of any server its pages, its
+instance types, and checks of server and client.
 """
 
 import html

@@ -34,9 +34,10 @@ from client_lib.transport.rest import Rest, newer_path
 app = CommandApp()
 
 _WAITING_MAX = 16  # frames that wait to be sent: a slow command slows what it reads from
-_SENT_MAX = 2**20  # bytes of one request, and those of one more frame
+_SENT_MAX = 2**20  # bytes of one request, to which one more frame may come
 _PAUSE_S = 1.0  # before bytes are sent again
-_JSON, _BYTES = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
+_JSON = {"Content-Type": "application/json"}
+_BYTES = {"Content-Type": "application/octet-stream"}
 Request = Mapping[str, Any]  # a SessionRequest as JSON
 
 _Rank = Annotated[
@@ -270,9 +271,8 @@ class Session:
                     data = self._waiting.get(timeout=frames.KEEP_S)
                 except queue.Empty:
                     data = frames.frame(frames.KEEP)
-                while (
-                    len(data) < _SENT_MAX and not self._waiting.empty()
-                ):  # no other thread takes from it
+                # no other thread takes from it
+                while len(data) < _SENT_MAX and not self._waiting.empty():
                     data += self._waiting.get()
             try:
                 put(params={"offset": offset}, body=data)

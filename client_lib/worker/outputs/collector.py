@@ -223,9 +223,8 @@ class Sync:
             self._left_out.update(
                 (one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late
             )
-            with contextlib.suppress(
-                LookInterrupted
-            ):  # the report has them even if the store does not answer
+            # the report has them even if the store does not answer
+            with contextlib.suppress(LookInterrupted):
                 for one in late:
                     self._store.leave_out(*self._left_out[one.path])
 
@@ -251,9 +250,8 @@ class Sync:
         """
         if one.why_not or self._is_kept(one):
             return one.why_not
-        if (
-            not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S
-        ):  # file systems may have another clock
+        # file systems may have another clock
+        if not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S:
             return None
         try:
             path = os.path.realpath(os.path.join(self._finder.root, one.path))
@@ -343,9 +341,8 @@ class Collector:
                             plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes
                         )
                     else:
-                        from client_lib.worker.outputs.http_store import (
-                            HttpStore,
-                        )  # here: pods alone send to a server
+                        # here: pods alone send to a server
+                        from client_lib.worker.outputs.http_store import HttpStore
 
                         store = HttpStore(
                             plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time

@@ -73,7 +73,8 @@ class HttpStore:
         self._ask("DELETE", path, {}, b"", dict)
 
     def _send(self, path: str, query: Dict[str, Any], piece: bytes) -> int:
-        """Number of bytes that the server has; it skips those of the piece that it had before."""
+        """Number of bytes that the server has. The server skips bytes of the piece that it had
+        before."""
         return self._ask("PUT", path, query, piece, lambda answer: int(answer["length"]))
 
     def _ask(

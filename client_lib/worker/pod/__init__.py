@@ -24,12 +24,13 @@ from client_lib.durable import write_all
 from client_lib.launcher_protocol.control import Message
 
 LEAVE = "leave"
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 3.0
 
 
 class Instruction(NamedTuple):
-    """Next step of the worker: wait, go, stop or exit. The main thread also gets `stacks`, to send
-    those of the ranks, and LEAVE: another pod owns the worker."""
+    """Next step of the worker: wait, go, stop or exit. The main thread also gets `stacks`, an order
+    to send the stacks of the ranks, and LEAVE: another pod owns the worker."""
 
     do: str
     grace_s: Optional[float] = None

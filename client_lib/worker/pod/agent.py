@@ -345,9 +345,8 @@ class Agent:
         self._ended_at = time.monotonic()
         self._write_termination_message(report)
         self._carry_the_rest()
-        from client_lib.worker.function_runner import (
-            RESULTS,
-        )  # a file for each rank, named by its number
+        # a file for each rank, named by its number
+        from client_lib.worker.function_runner import RESULTS
 
         folder = os.path.join(self._files.directory.path, RESULTS)
         names = sorted(filter(str.isdigit, os.listdir(folder))) if os.path.isdir(folder) else []
@@ -473,6 +472,6 @@ class LauncherProcess:
             self.status = status
 
     def _listen(self) -> None:
-        with suppress(OSError):  # the same as end of file
+        with suppress(OSError):  # as at end of file
             for message in iter(self._connection.receive, None):
                 self._post(message)

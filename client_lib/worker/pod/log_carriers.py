@@ -42,8 +42,8 @@ class Spool:
         self._folder = folder
         self._limit = int(volume_bytes * FULL)
         self.begin = (0, 0)
-        """(seq, offset) of the first record: an earlier pod, or start, of this worker
-        has delivered those before.
+        """(seq, offset) of the first record: an earlier pod, or start, of this worker has delivered
+        the records before.
         """
 
     def read(self, at: int) -> Optional[LogPiece]:

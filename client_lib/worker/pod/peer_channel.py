@@ -32,7 +32,7 @@ _CONNECT_S = 5.0
 
 
 class PeerChannel:
-    """The same methods as ServerChannel, and the same events."""
+    """Has the methods of ServerChannel, and brings its events."""
 
     # no server is waited for: the instruction to exit follows from the other workers
     silent_s = 0.0
@@ -142,7 +142,7 @@ class StartBarrier:
         self._states: Dict[int, Message] = {}
         self._peers: Dict[
             int, socket.socket
-        ] = {}  # the other workers; those that have ended stay for a while
+        ] = {}  # the other workers; a worker that has ended stays for a while
         self._told: Dict[int, str] = {}
         self._open = False
 
@@ -161,7 +161,7 @@ class StartBarrier:
         AgentThread("barrier", partial(self._accept, listener)).start()
 
     def update(self, worker: int, state: Message) -> None:
-        """Note the state of a worker, and tell all of them what changes for them."""
+        """Note the state of a worker, and tell each worker what changes for it."""
         with self._lock:
             self._states[worker] = state
             ready = sum(each.get("state") in ("ready", "started") for each in self._states.values())

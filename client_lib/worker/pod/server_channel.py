@@ -59,8 +59,8 @@ class ServerClient(ServerConnection):
         stacks: str,
         quiet: Mapping[str, float],
     ) -> Instruction:
-        """Send the worker's state. Returns its instruction as soon as that is not `known`, or
-        orders other stacks than those with the mark `stacks`; at the latest after `wait_s`."""
+        """Send the worker's state. Returns the worker's instruction as soon as it is not `known`,
+        or orders stacks with another mark than `stacks`; at the latest after `wait_s`."""
 
         def read(answer: Any) -> Instruction:
             do, grace_s = str(answer["do"]), answer.get("grace_s")
@@ -111,9 +111,8 @@ class ServerClient(ServerConnection):
                 for block in iter(lambda: answer.read(_BLOCK), b""):
                     check_stop()
                     file.write(block)
-            if (
-                answer.length
-            ):  # a read of a block takes the end of the connection for the end of the answer
+            # a read of a block takes the end of the connection for the end of the answer
+            if answer.length:
                 raise IncompleteRead(b"", answer.length)
         except (OSError, HTTPException) as error:
             self.close()
@@ -250,9 +249,8 @@ class ServerChannel:
         except Rejected as rejected:
             if rejected.status == CONFLICT:
                 self._post(Instruction(LEAVE))
-            elif (
-                rejected.status == _UNAUTHORIZED
-            ):  # the attempt was closed: the server expects nothing of this worker
+            elif rejected.status == _UNAUTHORIZED:
+                # the attempt was closed: the server expects nothing of this worker
                 self._post(Instruction(control.EXIT))
             return False
         self._answered_at = time.monotonic()
@@ -291,7 +289,7 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
             sent += len(data)
 
         def pass_on(peer: socket.socket) -> None:
-            with suppress(OSError, HTTPException, ValueError):  # the same as the end
+            with suppress(OSError, HTTPException, ValueError):  # as at the end
                 for data in iter(lambda: from_user.read1(frames.BLOCK), b""):
                     peer.sendall(data)
                 peer.shutdown(socket.SHUT_RDWR)

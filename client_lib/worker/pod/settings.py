@@ -73,8 +73,8 @@ class PodFiles:
 
     @property
     def authorities(self) -> Optional[str]:
-        """File of the certificate authorities that sign the server's certificate;
-        None: those of the image.
+        """File of the certificate authorities that sign the server's certificate; None: the
+        authorities of the image.
         """
         return self.ca if os.path.exists(self.ca) else None
 
@@ -122,7 +122,7 @@ def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
 FUNCTION_RUNNER = "function_runner.py"
 _OF_THE_POD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIXES = ("PET_", "CLIENT_LIB_POD_")
-_SEGMENTS = 16  # per spool: one dropped segment costs a sixteenth of it
+_SEGMENTS = 16  # per spool: a dropped segment costs a sixteenth of the spool
 # the spool has its own limit (log_carriers.py), and the server limits the job's log
 _UNLIMITED = 2**62
 

@@ -22,9 +22,8 @@ def main() -> None:
     hidden = Hidden(_AT_START)
     from client_lib.worker.warm import pool
 
-    sys.path.remove(
-        root
-    )  # the first one: an installation of this package may follow later in the list
+    # the first one: an installation of this package may follow later in the list
+    sys.path.remove(root)
     pool.main(sys.argv, hidden)
 
 

@@ -1,8 +1,9 @@
-"""Decides which ranks may be warm: those for which a fresh start gives the same process. Pure.
+"""Decides which ranks may be warm: a rank may if a fresh start would give an equal process.
+Pure.
 
-A library that the pool has imported has read its variables there. A job with another value of one
-of them starts fresh, except for thread counts and matplotlib's backend: they are set again in every
-rank (rank.Warm).
+A library that the pool has imported has read its variables there. A job with another value of such
+a variable starts fresh. Thread counts and matplotlib's backend are exceptions: every rank sets them
+again (rank.Warm).
 """
 
 import os
@@ -103,7 +104,7 @@ class PoolState(NamedTuple):
     python: str
     environment: Dict[str, str]
     names: FrozenSet[str]
-    """Top-level names of the modules that it has imported since its start."""
+    """Top-level names of the modules that the process has imported since its start."""
 
 
 def is_read_at_load(name: str) -> bool:
@@ -119,10 +120,8 @@ def environment_of(environment: Dict[str, str]) -> Dict[str, str]:
         for name, value in environment.items()
         if name in ("PATH", "TZ") or is_read_at_load(name)
     }
-    return {
-        **kept,
-        **dict.fromkeys(THREAD_COUNTS, "1"),
-    }  # one thread: a process with more cannot be forked
+    # one thread: a process with more cannot be forked
+    return {**kept, **dict.fromkeys(THREAD_COUNTS, "1")}
 
 
 def refusal(

@@ -45,18 +45,18 @@ class ModuleGroup:
         self.modules: dict[str, Any] = {}
         self.replaced: dict[
             str, Any
-        ] = {}  # modules that it puts in the place of those of other groups
+        ] = {}  # modules that the import puts in the place of modules of other groups
         self.needs: list[ModuleGroup] = []  # groups that its import restores, in this order
         self.changes: list[Change] = []
-        self.variables: dict[str, str] = {}  # of the environment, as it sets them
+        self.variables: dict[str, str] = {}  # environment variables that the import sets
         self.callbacks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []  # calls at exit
-        self.watched: list[Watched] = []  # its own containers, which later groups may change
+        self.watched: list[Watched] = []  # containers of this group, which later groups may change
         self.standard = False  # it is of the standard library
         self.visible = False
 
 
 class Watched:
-    """A container, and what it holds."""
+    """A container, and its content at the last look."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -79,8 +79,8 @@ class Change:
         before, now = watched.copy, watched.container
         self._old, self._new = before.copy(), now.copy()
         self._around: tuple[list[Any], list[Any]] | None = None
-        """Entries that were put before and behind those of a list; None: they
-        were changed in another way.
+        """Entries that were put before and behind the entries of a list; None: the list was changed
+        in another way.
         """
         if isinstance(now, list):
             places = range(len(now) - len(before) + 1)
@@ -175,9 +175,8 @@ class Hidden:
         self._start.watched = self._containers(
             [sys.modules[name] for name in at_start - {"__main__"}]
         )
-        self._running = [
-            ModuleGroup()
-        ]  # imports that have not ended, the innermost one last; the first: this process
+        # imports that have not ended, the innermost one last; the first: this process
+        self._running = [ModuleGroup()]
         atexit: Any = sys.modules.get("atexit") or self.module("atexit")
         self._atexit, self._register = atexit, atexit.register
         atexit.register = self._record_call_at_exit
@@ -191,9 +190,9 @@ class Hidden:
 
     def in_order(self, names: list[str]) -> Iterator[str]:
         """The names to learn. `names` are in the order in which their imports ended in an earlier
-        job. A module that imports one that ended later is part of an import cycle: it may fail if
-        it is imported first, and is learned with that one. A module that its own package imports is
-        learned with the package."""
+        job. A module that imports a module whose import ended later is part of an import cycle: it
+        may fail if it is imported first, and is learned with the later module. A module that its
+        own package imports is learned with the package."""
         self._order = {name: number for number, name in enumerate(names)}
         for name, number in self._order.items():
             self._now = number
@@ -221,15 +220,14 @@ class Hidden:
         except BaseException as error:
             self._suspend(group)
             self._running.pop()
-            # also names that are no longer in sys.modules: the import system removes that of a
-            # module that failed
+            # Also names that are no longer in sys.modules: the import system removes the name of a
+            # module that failed.
             self._group_of = {
                 known: its for known, its in self._group_of.items() if its is not group
             }
             self._resume(outer)
-            if not isinstance(
-                error, Later
-            ):  # a failed import leaves in sys.modules what it has imported
+            # a failed import leaves in sys.modules what it has imported
+            if not isinstance(error, Later):
                 for needed in group.needs:
                     self._apply(needed)
                 sys.modules.update(group.modules)
@@ -281,8 +279,8 @@ class Hidden:
         }
 
     def _replaced(self, group: ModuleGroup) -> dict[str, Any]:
-        """Modules that the import has put in the place of those that it needs, as
-        transformers does with itself.
+        """Modules that the import has put in the place of modules that it needs, as transformers
+        does with itself.
         """
         before: dict[str, Any] = {}
         for needed in group.needs:
@@ -389,8 +387,8 @@ class Hidden:
         return None
 
     def _has_compiled(self) -> bool:
-        """True if an import that has not ended has loaded a compiled module. Few of them, and not
-        torch's, can be loaded once more in the same process."""
+        """True if an import that has not ended has loaded a compiled module. Few compiled modules,
+        and none of torch, can be loaded once more in one process."""
         running = [*self._own(self._running[-1]).values()]
         running += [module for group in self._running[1:-1] for module in group.modules.values()]
         return any(

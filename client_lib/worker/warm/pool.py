@@ -84,9 +84,8 @@ class PoolProcess:
             names, refused = self._config["modules"], self._config["refused"]
             if len(refused) > _REFUSED_MAX:
                 names = names[: min(names.index(name) for name in refused if name in names)]
-            below = tuple(
-                name + "." for name in refused
-            )  # the import of a module begins with that of its package
+            # the import of a module begins with the import of its package
+            below = tuple(name + "." for name in refused)
             preload(
                 [name for name in names if name not in refused and not name.startswith(below)],
                 self._hidden,
@@ -199,7 +198,7 @@ def _kill_children() -> None:
 
 
 def preload(names: Sequence[str], hidden: Hidden) -> None:
-    """Import those of `names` that are installed, and hide them. Raises Unfit."""
+    """Import the modules in `names` that are installed, and hide them. Raises Unfit."""
     initial = _interpreter_state()
     checked: Set[str] = set()
     roots = (STANDARD, *(path + os.sep for path in folders()))

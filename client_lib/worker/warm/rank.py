@@ -39,8 +39,8 @@ class Warm:
     def __init__(
         self, python: str, environment: Dict[str, str], hidden: Hidden, packages: Fingerprint
     ) -> None:
-        """`environment`: the one that the pool was started with;
-        `packages`: what was installed then.
+        """`environment`: the environment with which the pool was started; `packages`: the packages
+        that were installed then.
         """
         self._packages, self._hidden = packages, hidden
         names = frozenset(name.partition(".")[0] for name in hidden.names())
@@ -117,9 +117,8 @@ class Warm:
             sys.modules["torch"].default_generator.seed()
             _set_torch(sys.modules["torch"], environment)
         if "matplotlib" in back and environment.get("MPLBACKEND"):
-            sys.modules["matplotlib"].rcParams["backend"] = environment[
-                "MPLBACKEND"
-            ]  # as its import does
+            # as its import does
+            sys.modules["matplotlib"].rcParams["backend"] = environment["MPLBACKEND"]
 
 
 def folders() -> Tuple[str, ...]:
@@ -138,9 +137,8 @@ def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
         with contextlib.suppress(OSError):
             for entry in os.scandir(path):
                 if entry.name.endswith(_MARKS):
-                    with contextlib.suppress(
-                        OSError
-                    ):  # removed since the listing, or a link to nothing
+                    # removed since the listing, or a link to nothing
+                    with contextlib.suppress(OSError):
                         found[entry.path] = entry.stat().st_mtime_ns
     return found
 
@@ -188,9 +186,8 @@ def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
         "0",
     ):
         siblings = "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list"
-        cores = {
-            content(siblings % cpu) for cpu in os.sched_getaffinity(0)
-        }  # physical ones; b"": not known
+        # physical ones; b"": not known
+        cores = {content(siblings % cpu) for cpu in os.sched_getaffinity(0)}
         count = count if b"" in cores else min(count, len(cores))
     if count and count != torch.get_num_threads():
         torch.set_num_threads(count)
