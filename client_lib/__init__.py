@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
         get_group as get_group,
         get_job as get_job,
         list_jobs as list_jobs,
-        remote as remote,
         resubmit as resubmit,
     )
     from client_lib.errors import (
@@ -90,6 +89,7 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
         RegionMT as RegionMT,
         environment as environment,
     )
+    from client_lib.remote_function import remote as remote
     from client_lib.spec.job import (
         HealthParams as HealthParams,
         JobSpec as JobSpec,
@@ -127,7 +127,7 @@ __version__ = "0.2.0.dev0"
 
 _MODULES = {
     "client_lib.cli.commands.run": "load_ipython_extension",
-    "client_lib.client": "Client get_group get_job list_jobs remote resubmit",
+    "client_lib.client": "Client get_group get_job list_jobs resubmit",
     "client_lib.errors": (
         "BadResponse ClientLibError Conflict Forbidden InvalidRequest JobCancelled JobEnded "
         "JobFailed KeyReused NeverFits NoResult NotFound NotShared NotSupported RemoteError "
@@ -146,6 +146,7 @@ _MODULES = {
         "ClusterType Environment JobHealthAction JobHealthParams JobHealthSubAction RegionEnum "
         "RegionMT environment"
     ),
+    "client_lib.remote_function": "remote",
     "client_lib.spec.job": "HealthParams JobSpec JobType PriorityClass",
     "client_lib.spec.metrics": "Curve JobGoodput JobMetrics",
     "client_lib.spec.stacks": "JobStacks",

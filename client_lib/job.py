@@ -30,9 +30,10 @@ from client_lib.reports import explanation
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
+from client_lib.spec.refusals import validated
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, GroupRequest, SubmitRequest
 from client_lib.spec.states import State
-from client_lib.spec.validation import Scalar, validated
+from client_lib.spec.validation import Scalar
 from client_lib.spec.wire import Event, Explanation, JobInfo, JobProvenance, Manifest
 from client_lib.submit import arguments, request, sweep
 from client_lib.transport.api import LONG_POLL_S, Api, configured
@@ -41,7 +42,7 @@ from client_lib.transport.rest import OnUpload
 if TYPE_CHECKING:  # a submit needs none of these modules: each is loaded by the call that uses it
     from typing_extensions import Unpack
 
-    from client_lib.functions.payload import Outcome
+    from client_lib.functions.results import Outcome
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
     from client_lib.reports.difference import JobDiff
@@ -562,7 +563,7 @@ class Job(Generic[R]):
 
     def _outcome(self, timeout: float | None, trust: bool) -> Outcome:
         """Wait for the end of the job. Raises the exception of its function."""
-        from client_lib.functions.payload import Outcome
+        from client_lib.functions.results import Outcome
 
         try:
             info = self.wait(timeout)

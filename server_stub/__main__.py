@@ -165,7 +165,7 @@ def _serve(given: dict[str, Any], *, recover: bool) -> None:
         os.environ.pop(name, None)
     from pydantic import ValidationError
 
-    from client_lib.spec.validation import invalid_request
+    from client_lib.spec.refusals import invalid_request
     from server_stub.serve import serve
     from server_stub.server_log import log_to_stderr
     from server_stub.settings import Settings, unknown_variables

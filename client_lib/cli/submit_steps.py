@@ -27,7 +27,7 @@ from client_lib.job import Job
 from client_lib.reports import explanation
 from client_lib.spec.command_line import option_names, parse_yaml, split_script
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.spec.validation import validated
+from client_lib.spec.refusals import validated
 from client_lib.spec.wire import JobInfo
 
 if TYPE_CHECKING:

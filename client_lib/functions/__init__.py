@@ -1,1 +1,2 @@
-"""Functions as jobs: what is called (`call`), how it travels and what comes back (`payload`)."""
+"""Functions as jobs: what is called (`call`), how it travels (`payload`) and what comes back
+(`results`)."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypedDict
 
 from client_lib.launcher_protocol.record import GOES_ON, MAX_TEXT, PROGRESS
 from client_lib.log_reading.reader import LogEntry
-from client_lib.spec.states import spans
+from client_lib.spec.wording import spans
 
 BEFORE = 2
 """Number of lines that are kept before the line that differs."""

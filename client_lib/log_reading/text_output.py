@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.launcher_protocol.record import GOES_ON, LAUNCHER, PROGRESS
 from client_lib.log_reading.reader import Gap, LogEntry, Params, log_entries
-from client_lib.spec.states import Reason, State, spans
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wording import spans
 
 if TYPE_CHECKING:
     from client_lib.log_reading.cell import CellOutput

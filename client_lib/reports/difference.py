@@ -9,7 +9,7 @@ from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.request import CodeSnapshot, Provenance
 from client_lib.spec.wire import JobInfo, JobProvenance
 from client_lib.submit.changes import differences
-from client_lib.submit.source import files_of
+from client_lib.submit.git_reading import files_of
 
 _LINES = 200  # of the difference of one file
 _SHOWN, _WIDE = 8, 200  # changes of one part in a sentence, and characters of each

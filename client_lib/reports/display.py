@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from itertools import groupby
 
 from client_lib.reports import table
-from client_lib.spec.states import Reason, State, duration
+from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
+from client_lib.spec.wording import duration
 
 _COLOURS: dict[str, str] = {
     State.PENDING: "#b58900",

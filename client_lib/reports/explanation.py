@@ -13,8 +13,9 @@ from typing import Literal, NamedTuple
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
 from client_lib.reports.table import stamp
-from client_lib.spec.states import Reason, State, in_brackets, summary
+from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
+from client_lib.spec.wording import in_brackets, summary
 
 
 class Part(NamedTuple):

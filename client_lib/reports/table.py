@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar
 
-from client_lib.spec.states import about, duration
+from client_lib.spec.wording import about, duration
 
 Json = Mapping[str, Any]
 Row = Sequence[str]

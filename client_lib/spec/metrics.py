@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from client_lib.spec.states import duration
 from client_lib.spec.validation import Lenient, WithNan
 from client_lib.spec.wire import JobProgress
+from client_lib.spec.wording import duration
 
 POINTS = 1000
 """Points of each curve in an answer, unless a request asks for another number."""

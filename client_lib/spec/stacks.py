@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from client_lib.spec.states import spans
 from client_lib.spec.validation import Lenient
+from client_lib.spec.wording import spans
 
 _HEADER = re.compile(
     r"(?P<kind>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent "

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, defaults
-from client_lib.spec.validation import validated
+from client_lib.spec.refusals import validated
 
 C = TypeVar("C")
 

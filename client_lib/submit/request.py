@@ -16,6 +16,7 @@ from client_lib.durable import megabytes
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
+from client_lib.spec.refusals import validated
 from client_lib.spec.request import (
     DIFF_MAX,
     GROUP_BYTES_MAX,
@@ -26,12 +27,11 @@ from client_lib.spec.request import (
     SubmitRequest,
     Submitter,
 )
-from client_lib.spec.validation import validated
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
 from client_lib.submit import checks
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
+from client_lib.submit.git_reading import GitReading
 from client_lib.submit.source import (
-    GitReading,
     Source,
     place_in_root,
     resolve,

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from client_lib.spec.command_line import parse_toml
 from client_lib.spec.paths import is_loopback
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import SHA256
-from client_lib.spec.validation import invalid_request
 from server_stub.service.lookup import Team, User
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable

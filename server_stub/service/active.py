@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
-from client_lib.spec.states import TRANSITIONS, Reason, State, summary
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.states import TRANSITIONS, Reason, State
 from client_lib.spec.wire import Event, GroupInfo, JobInfo, StateChange
+from client_lib.spec.wording import summary
 from server_stub.runtimes import Timer
 from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.store.rows import JobRow

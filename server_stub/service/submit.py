@@ -23,6 +23,7 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.spec.job import MASK, split_dependency
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import (
     MEMBER_NUMBERS,
     CodeInPlace,
@@ -31,7 +32,6 @@ from client_lib.spec.request import (
     SubmitRequest,
 )
 from client_lib.spec.states import Reason, State
-from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes import Clock

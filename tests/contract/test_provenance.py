@@ -9,7 +9,7 @@ import pytest
 from client_lib import Job
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec.states import State
-from client_lib.submit import source
+from client_lib.submit import git_reading
 from tests.contract.places import ClusterPlace, Place, ended
 from tests.submit.test_provenance import git
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine git takes longer than a submit waits for it."""
-    monkeypatch.setattr("client_lib.submit.source.PATIENCE_S", 5.0)
+    monkeypatch.setattr("client_lib.submit.git_reading.PATIENCE_S", 5.0)
 
 
 TRAIN = """
@@ -34,7 +34,7 @@ if part.X > 5:
 @pytest.fixture
 def project(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a script whose helper is to be changed."""
-    monkeypatch.setattr(source, "PATIENCE_S", 60.0)  # for any machine
+    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)  # for any machine
     root = place.folder / tmp_path.name
     root.mkdir()
     (root / "part.py").write_text("X = 1\n")
@@ -138,7 +138,7 @@ def test_two_jobs_are_compared_and_the_code_of_one_comes_back(
 def test_of_jobs_in_place_the_patches_are_kept(
     local_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)
     place, root = local_place, tmp_path / "in-place"
     root.mkdir()
     outside = run_recorded(place, root, 1, code="in_place")
@@ -167,7 +167,7 @@ def test_of_jobs_in_place_the_patches_are_kept(
 def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
     local_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)
     root = tmp_path / "group"
     root.mkdir()
     (root / "train.py").write_text("print(1)\n")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from client_lib.reports import curves, table
-from client_lib.spec.states import about
+from client_lib.spec.wording import about
 from tests.kit.jobs import job_json
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from client_lib.reports import table
-from client_lib.spec.states import duration
+from client_lib.spec.wording import duration
 from tests.kit.jobs import job_json
 
 NOW = datetime(2026, 1, 2, 4, 0, 0, tzinfo=timezone.utc)

@@ -19,9 +19,9 @@ from client_lib.spec.job import (
     PriorityClass,
 )
 from client_lib.spec.mlspace import PlatformType
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import FAILURES
-from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo
 
 text = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)

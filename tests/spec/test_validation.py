@@ -6,8 +6,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import SubmitRequest
-from client_lib.spec.validation import invalid_request
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.request import DIFF_MAX
-from client_lib.submit import source
-from client_lib.submit.source import GitReading, files_of
+from client_lib.submit import git_reading
+from client_lib.submit.git_reading import GitReading, files_of
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The load of a machine must not fail a test."""
-    monkeypatch.setattr(source, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)
 
 
 def git(folder: Path, *words: str) -> str:
@@ -121,7 +121,7 @@ def test_a_submit_does_not_wait_for_a_slow_git(
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setattr(source, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(git_reading, "PATIENCE_S", 0.01)
     found = GitReading(repository).result
     assert (found.branch, found.diff) == ("wide/branch", None)
     assert found.missing == (

@@ -25,7 +25,8 @@ from client_lib.launcher_protocol import frames
 from client_lib.reports import table
 from client_lib.reports.table import Json
 from client_lib.spec import paths
-from client_lib.spec.states import FINAL, State, duration, in_brackets
+from client_lib.spec.states import FINAL, State
+from client_lib.spec.wording import duration, in_brackets
 
 if TYPE_CHECKING:
     from client_lib.spec.stacks import JobStacks

@@ -25,8 +25,8 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.spec import paths
+from client_lib.spec.refusals import refused
 from client_lib.spec.states import Reason
-from client_lib.spec.validation import refused
 from client_lib.spec.wire import ErrorBody
 from server_stub.files.job_dirs import OpenFile
 

@@ -16,7 +16,8 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec import mlspace
 from client_lib.spec.job import WORKERS_MAX, HealthAction, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import DEFAULT_REGION, PlatformType, duration, iso, unix
-from client_lib.spec.validation import Label, Scalar, Strict, invalid_request
+from client_lib.spec.refusals import invalid_request
+from client_lib.spec.validation import Label, Scalar, Strict
 from client_lib.spec.wire import InstanceType, JobInfo, WorkerInfo
 from server_stub.runtimes import instance_types as instances
 from server_stub.runtimes.fields import ON_CPU

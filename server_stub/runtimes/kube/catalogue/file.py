@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from client_lib.durable import write_file
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import parse_yaml
-from client_lib.spec.validation import Place, invalid_request
+from client_lib.spec.refusals import Place, invalid_request
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.names import is_free, is_in
 
