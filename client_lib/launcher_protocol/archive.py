@@ -51,7 +51,8 @@ class _BoundedReader:
     """Reads at most `limit` bytes of the unpacked stream."""
 
     def __init__(self, source: gzip.GzipFile, limit: int) -> None:
-        self._source, self._left = source, limit
+        self._source = source
+        self._left = limit
 
     def read(self, size: int) -> bytes:
         data = self._source.read(size)
@@ -121,7 +122,8 @@ def _extract(
     """`root`: an empty folder, without links in its path."""
     links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
     for member in archive:
-        files_left, bytes_left = files_left - 1, bytes_left - member.size
+        files_left = files_left - 1
+        bytes_left = bytes_left - member.size
         if files_left < 0:
             raise ArchiveRefused("it holds too many files")
         if bytes_left < 0 or member.size < 0:

@@ -208,7 +208,9 @@ class ControlServer:
         loop: "Loop",
         on_session: Callable[[Message, socket.socket], None],
     ) -> None:
-        self._on_instruction, self._loop, self._on_session = on_instruction, loop, on_session
+        self._on_instruction = on_instruction
+        self._loop = loop
+        self._on_session = on_session
         self._path = path
         self._peers: Dict[int, socket.socket] = {}
         self._unsent: Dict[int, bytes] = {}  # of peers whose buffers are full
@@ -246,7 +248,8 @@ class ControlServer:
     def take(self, peer: socket.socket) -> None:
         """Serve this peer, which is connected already."""
         peer.setblocking(False)
-        fd, lines = peer.fileno(), Lines()
+        fd = peer.fileno()
+        lines = Lines()
         self._peers[fd] = peer
         self._loop.watch(fd, lambda: self._read(fd, lines))
         if self._newest:

@@ -46,7 +46,8 @@ class Frames:
         self._rest = b""
 
     def feed(self, received: bytes) -> List[Tuple[bytes, bytes]]:
-        found, data = [], self._rest + received
+        found = []
+        data = self._rest + received
         while len(data) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(data)
             end = _HEAD.size + length

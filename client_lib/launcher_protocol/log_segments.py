@@ -78,7 +78,8 @@ class Segments:
             size, seq = end_of(self._file(last))
             if size:
                 self._sizes[last] = size
-                self.offset, self.next_seq = last + size, seq + 1
+                self.offset = last + size
+                self.next_seq = seq + 1
                 self.removed_bytes = self.offset - min(self._sizes) - sum(self._sizes.values())
                 return
             del self._sizes[last]
@@ -137,7 +138,8 @@ class SegmentWriter(Segments):
                 if self._room <= 0 and not self._is_cut:
                     begun = self._begin(self.offset)
                     self.close()
-                    self._fd, self._room = begun, self._segment
+                    self._fd = begun
+                    self._room = self._segment
                 assert self._fd is not None
                 written = os.write(self._fd, self._waiting)
                 self._sizes[max(self._sizes)] += written

@@ -115,13 +115,12 @@ def of_ranks(
     if first.signal == 9 and oom_kills:
         message = "rank %d was killed: the machine or its cgroup ran out of memory" % first.rank
         return WorkerOutcome(first.code, OUT_OF_MEMORY, message, first)
-    reason, message = SIGNAL, "rank %d was killed by signal %s" % (first.rank, first.signal)
+    reason = SIGNAL
+    message = "rank %d was killed by signal %s" % (first.rank, first.signal)
     if first.signal is None:
         because = ": " + first.exception.splitlines()[0] if first.exception else ""
-        reason, message = (
-            EXIT_CODE,
-            "rank %d ended with exit code %d%s" % (first.rank, first.code, because),
-        )
+        reason = EXIT_CODE
+        message = "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
     if group_kills:  # a child of a rank was killed, such as a data loader
         message += "; " + OUT_OF_MEMORY_BELOW
     return WorkerOutcome(first.code, reason, message, first)
@@ -188,7 +187,8 @@ def exception_of_error_file(text: str) -> Raised:
         return Raised()
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
-    trace, at = extra.get("py_callstack"), extra.get("raised_at")
+    trace = extra.get("py_callstack")
+    at = extra.get("raised_at")
     is_time = isinstance(at, float) and at > 0  # not NaN, which is no time
     return Raised(
         message["message"], trace if isinstance(trace, str) else None, at if is_time else None

@@ -121,7 +121,10 @@ class SourceFile:
         check_time: Callable[[], None],
         at_rest: Optional[str] = None,
     ) -> None:
-        self.path, self.fd, self.executable, self.at_rest = path, fd, executable, at_rest
+        self.path = path
+        self.fd = fd
+        self.executable = executable
+        self.at_rest = at_rest
         self.status = os.fstat(fd)
         self.size = self.status.st_size
         self._check_time = check_time
@@ -129,7 +132,8 @@ class SourceFile:
     def sha256(self, copy: Optional[int] = None) -> str:
         """Digest of its bytes up to its size, which are also written to the descriptor `copy`.
         Raises BeingWritten if it was changed meanwhile."""
-        digest, position = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        position = 0
         while position < self.size:
             self._check_time()
             block = os.pread(self.fd, min(BLOCK, self.size - position), position)
@@ -154,7 +158,9 @@ class DirectoryStore:
         """`folder`: `<job>/outputs/<attempt>.<worker>`; `limit_bytes`: of the job;
         `keep_free`: bytes of the disk.
         """
-        self._folder, self._limit, self._keep_free = folder, limit_bytes, keep_free
+        self._folder = folder
+        self._limit = limit_bytes
+        self._keep_free = keep_free
         self._taken = -1  # bytes of this worker in the file of sizes; -1: not known
         for name in (_DATA, _INCOMING):
             os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)

@@ -101,7 +101,8 @@ def open_files(pid: int) -> Iterator[str]:
     """Targets of a process's descriptors (Linux); none for a process that
     is gone, or another user's.
     """
-    folder, names = "/proc/%d/fd" % pid, []
+    folder = "/proc/%d/fd" % pid
+    names = []
     with contextlib.suppress(OSError):
         names = os.listdir(folder)
     for name in names:

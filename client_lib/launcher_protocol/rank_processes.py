@@ -155,7 +155,8 @@ def agent_arguments(plan: WorkerPlan) -> List[str]:
 
 
 def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dict[str, str]:
-    own, per_worker = set(plan.user_variables), plan.processes_per_worker
+    own = set(plan.user_variables)
+    per_worker = plan.processes_per_worker
     rank = plan.worker * per_worker + local_rank
     numbers = (rank, plan.world_size, local_rank, per_worker, plan.worker, plan.worker)
     of_ranks = dict(zip(_OF_RANKS, map(str, numbers)))  # noqa: B905  # `strict` is of Python 3.10

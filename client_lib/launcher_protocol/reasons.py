@@ -28,7 +28,9 @@ class CannotStart(Exception):
     ) -> None:
         """`exit_code`, `last_lines`: of the program that was to prepare the worker."""
         super().__init__(message)
-        self.reason, self.exit_code, self.last_lines = reason, exit_code, last_lines
+        self.reason = reason
+        self.exit_code = exit_code
+        self.last_lines = last_lines
 
 
 def reason_of(error: Exception, otherwise: str) -> str:

@@ -117,7 +117,8 @@ def metric_lines(
     if len(line) <= METRICS_MAX or len(values) < 2:
         return [line]
     items = list(values.items())
-    first, second = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
+    first = dict(items[: len(items) // 2])
+    second = dict(items[len(items) // 2 :])
     return metric_lines(rank, step, first, dropped, *posted) + metric_lines(
         rank, step, second, 0, *posted
     )

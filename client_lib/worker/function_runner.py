@@ -19,7 +19,7 @@ import json
 import os
 import pickle
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 PROTOCOL = 1
 PAYLOAD = "CLIENT_LIB_FUNCTION"
@@ -28,13 +28,18 @@ LIMIT = "CLIENT_LIB_MAX_RESULT_BYTES"
 RESULTS = "results"
 """Folder in the worker's directory with a file for each rank, named by its number."""
 
-# outcomes of a call
 VALUE = "value"
+"""Outcome of a call: it has returned a value, which is in the result."""
 RAISED = "raised"
+"""It has raised an exception."""
 EXITED = "exited"
+"""It has called sys.exit."""
 REFUSED = "refused"
+"""It could not begin."""
 NOT_PICKLED = "not_pickled"
+"""It has returned a value that can't be pickled."""
 TOO_LARGE = "too_large"
+"""It has returned a value that is larger than a result may be."""
 
 PACKAGES = {
     "bs4": "beautifulsoup4",
@@ -70,20 +75,24 @@ def main(namespace: Dict[str, Any]) -> None:
     """
     for name in [name for name in globals() if not name.startswith("__")]:
         namespace.pop(name, None)
-    if sys.path and os.path.realpath(sys.path[0] or ".") == os.path.dirname(
-        os.path.realpath(__file__)
-    ):
+    own_folder = os.path.dirname(os.path.realpath(__file__))
+    if sys.path and os.path.realpath(sys.path[0] or ".") == own_folder:
         del sys.path[0]
     with open(os.environ[PAYLOAD], "rb") as file:
         header = json.loads(file.readline())
         if namespace["__name__"] == "__main__":
             _run(header, file)
-            return
-        main_module = vars(sys.modules["__main__"])
-        before = set(main_module)
-        _bind(pickle.Unpickler(file).load())
-        # multiprocessing reads the names from `namespace` when this returns
-        namespace.update({name: value for name, value in main_module.items() if name not in before})
+        else:
+            namespace.update(_names_for_spawned(file))
+
+
+def _names_for_spawned(file: Any) -> Dict[str, Any]:
+    """The names of the caller's `__main__`, which multiprocessing reads from the namespace of
+    `__mp_main__`."""
+    main_module = vars(sys.modules["__main__"])
+    before = set(main_module)
+    _bind(pickle.Unpickler(file).load())
+    return {name: value for name, value in main_module.items() if name not in before}
 
 
 def _run(header: Dict[str, Any], file: Any) -> None:
@@ -96,11 +105,8 @@ def _run(header: Dict[str, Any], file: Any) -> None:
         sys.exit(str(refused))
     except SystemExit as end:
         shown = "" if end.code is None else repr(end.code)
-        text = "the function on rank %d called sys.exit(%s) and so returned nothing" % (
-            result.rank,
-            shown,
-        )
-        result.write(EXITED, text)
+        what = "called sys.exit(%s) and so returned nothing" % shown
+        result.write(EXITED, "the function on rank %d %s" % (result.rank, what))
         raise
     except BaseException as error:
         result.write_raised(error)
@@ -114,9 +120,7 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
     differs = difference(header, here(_version_of_cloudpickle(header)))
     if differs:
         raise CallRefused("worker %s can't read the function: %s" % (worker, differs))
-    work = os.path.join(os.environ[_MARKER], "work")
-    paths = [os.path.normpath(os.path.join(work, entry)) for entry in header["sys_path"]]
-    sys.path[:0] = [path for path in paths if path not in sys.path]
+    _add_to_path(header["sys_path"])
     reader = _Reader(file)
     try:
         function = _bind(reader.load())
@@ -130,13 +134,26 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
             % (worker, module, PACKAGES.get(module, module), sys.executable)
         ) from error
     args = list(args)
-    for place, name in header["fill"].items():
+    _fill_in(header["fill"], args, kwargs)
+    return functools.partial(function, *args, **kwargs)
+
+
+def _add_to_path(entries: List[str]) -> None:
+    """Put the caller's entries of sys.path before our own; they are relative to the job's code."""
+    work = os.path.join(os.environ[_MARKER], "work")
+    paths = [os.path.normpath(os.path.join(work, entry)) for entry in entries]
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+
+
+def _fill_in(fill: Dict[str, str], args: List[Any], kwargs: Dict[str, Any]) -> None:
+    """Set the arguments that are the numbers of this rank. `fill`: number or name of an argument ->
+    name in RANKS."""
+    for place, name in fill.items():
         value = int(os.environ[RANKS[name]])
         if place.isdigit():
             args[int(place)] = value
         else:
             kwargs[place] = value
-    return functools.partial(function, *args, **kwargs)
 
 
 class _Reader(pickle.Unpickler):
@@ -148,11 +165,9 @@ class _Reader(pickle.Unpickler):
             raise CallRefused("job %s, whose result is an argument, left none" % job)
         with open(path, "rb") as file:
             header = json.loads(file.readline())
-            why = (
-                header["text"]
-                if header["outcome"] != VALUE
-                else difference(header, here(_cloudpickle().__version__))
-            )
+            why = header["text"]
+            if header["outcome"] == VALUE:
+                why = difference(header, here(_cloudpickle().__version__))
             if why:
                 raise CallRefused("the result of job %s can't be an argument: %s" % (job, why))
             return pickle.load(file)
@@ -231,7 +246,8 @@ class _BoundedWriter:
     """A file that accepts at most `limit` bytes."""
 
     def __init__(self, file: Any, limit: int) -> None:
-        self._file, self._left = file, limit
+        self._file = file
+        self._left = limit
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
@@ -248,7 +264,8 @@ class ResultFile:
     def __init__(self, worker_dir: str, rank: int) -> None:
         self.rank = rank
         self._path = os.path.join(worker_dir, RESULTS, str(rank))
-        self._pid, self._world_size = os.getpid(), int(os.environ["WORLD_SIZE"])
+        self._pid = os.getpid()
+        self._world_size = int(os.environ["WORLD_SIZE"])
 
     def write_value(self, value: Any) -> None:
         """Write the value; if it cannot be pickled or is too large, write
@@ -259,15 +276,14 @@ class ResultFile:
             self.write(VALUE, "", value, limit)
             return
         except _TooLarge:
-            kind, what = (
-                TOO_LARGE,
-                " is larger than the %.1f MB that a result may have" % (limit / 1e6),
-            )
+            kind = TOO_LARGE
+            what = " is larger than the %.1f MB that a result may have" % (limit / 1e6)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  (pickling runs the code of any class)
             why = (type(value).__qualname__, type(error).__name__, error)
-            kind, what = NOT_PICKLED, ", a %s, can't be pickled: %s: %s" % why
+            kind = NOT_PICKLED
+            what = ", a %s, can't be pickled: %s: %s" % why
         sentence = "what rank %d returned%s" % (self.rank, what)
         sys.stderr.write(sentence + "\n")
         self.write(kind, sentence)

@@ -69,8 +69,10 @@ class Launcher:
         """`warm`: the warm pool from which this process was forked; its ranks can be
         forked from this process.
         """
-        self._directory, self._plan = directory, plan
-        self._system, self._warm = system, warm
+        self._directory = directory
+        self._plan = plan
+        self._system = system
+        self._warm = warm
         self._writer = SegmentWriter(
             directory.log, plan.log_limit_bytes, plan.segment_bytes, (plan.log_offset, plan.log_seq)
         )
@@ -100,8 +102,8 @@ class Launcher:
         self._sessions: Optional[Sessions] = None
 
     def run(self, agent: Optional[socket.socket] = None) -> None:
-        # `execute` resets these two
-        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+        reset_by_execute = {signal.SIGPIPE, signal.SIGXFSZ}
+        for signum in signal.valid_signals() - reset_by_execute:
             # by nohup, or a shell that started the server behind it
             if signal.getsignal(signum) is signal.SIG_IGN:
                 signal.signal(signum, signal.SIG_DFL)
@@ -131,7 +133,8 @@ class Launcher:
         give_up_reserve(self._directory.reserve)
 
     def _become_ready(self, plan: WorkerPlan, processes: List[Process]) -> None:
-        self._plan, self._processes = plan, processes
+        self._plan = plan
+        self._processes = processes
         if plan.outputs and plan.outputs_to:
             from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
 
@@ -140,10 +143,9 @@ class Launcher:
             )
         if plan.log_file:
             script = plan.script_in(self._directory)
-            folders = [
-                plan.working_dir_in(self._directory),
-                *([os.path.dirname(script)] if script else []),
-            ]
+            folders = [plan.working_dir_in(self._directory)]
+            if script:
+                folders.append(os.path.dirname(script))
             self._log.tail(plan.log_file, folders)
         self._control.announce(control.READY)
         self._wait_for_go()
@@ -258,7 +260,8 @@ class Launcher:
     def _end_after_stacks(self) -> None:
         if self._grace_after_stacks is None:
             return
-        grace_s, self._grace_after_stacks = self._grace_after_stacks, None
+        grace_s = self._grace_after_stacks
+        self._grace_after_stacks = None
         self._stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
         self._end_ranks(grace_s)
 
@@ -328,15 +331,15 @@ class Launcher:
         """
         assert self._drain_since is not None
         now = time.monotonic()
-        passed, silent = now - self._drain_since, now - max(self._drain_since, self._log.active_at)
+        passed = now - self._drain_since
+        silent = now - max(self._drain_since, self._log.active_at)
         left = bool(self._ranks.left_over())
         if not left and self._log.stalled:
             self._use_reserve()
-        done = not left and (
-            self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled)
-        )
+        is_read = self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled)
         # our report stops other workers
-        if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):
+        may_report = self._plan.n_workers == 1 or self._time_for_peers_s() == 0
+        if not left and is_read and may_report:
             self._system.close()
             if self._outputs and self._ranks.started_at is not None:
                 if self._ranks.failed:
@@ -348,18 +351,15 @@ class Launcher:
                 self._finish()
             return
         if left and passed > _SETTLE_S:
-            kill = (
-                passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
-            )
+            grace_s = min(self._plan.grace_s, _LEFT_OVER_GRACE_S)
+            kill = passed > _SETTLE_S + grace_s or self._cancelled
             self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
         self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
 
     def _never_ran(self, why: CannotStart) -> None:
         if self._outcome is None:
-            code, self._last_lines = (
-                0 if why.reason == CANCELLED else why.exit_code,
-                list(why.last_lines),
-            )
+            code = 0 if why.reason == CANCELLED else why.exit_code
+            self._last_lines = list(why.last_lines)
             self._outcome = WorkerOutcome(code, why.reason, str(why), None)
             self._log.add_message(self._outcome.message)
             self._preparation.kill()
@@ -418,7 +418,8 @@ class Launcher:
         return report.storable(content)  # type: ignore[no-any-return]
 
     def _ended(self, exit: Exit) -> Ended:
-        error_file, rank = self._directory.error_file(exit.rank), exit.rank
+        error_file = self._directory.error_file(exit.rank)
+        rank = exit.rank
         if exit.exit_code and self._plan.has_agent:
             rank = rank_end.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return rank_end.ended(

@@ -26,9 +26,11 @@ _SLOW = 3.0
 """A measure is slow if it takes so many times as long as the fastest one ..."""
 _NOTABLE_S = 0.5
 """... and is so many seconds longer."""
-_SKEW_S = 1.0  # clocks that differ by more are named
+_SKEW_S = 1.0
+"""Clocks that differ by more are named."""
 _MEGABYTES = {"disk": 32, "link": 8, "sum": 64}
-_NAMED = 8  # slow workers in the log
+_NAMED = 8
+"""Slow workers that the log names."""
 WARNING = "preflight warning: "
 """Begin of a line that names a slow worker; the server shows it with the job."""
 PEER_LOST = 3
@@ -80,7 +82,8 @@ def this_rank() -> Rank:
     """Raises Failed: the job asks for GPUs, and torch sees none."""
     import torch
 
-    wanted, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = torch.cuda.device_count()
     if wanted and not gpus:
         raise Failed(
             "torch %s sees no GPU, with CUDA_VISIBLE_DEVICES=%s" % (torch.__version__, wanted)
@@ -113,7 +116,8 @@ def own_measures(here: Rank) -> Dict[str, float]:
 
 
 def _write(folder: str, megabytes: int) -> float:
-    block, began = os.urandom(1 << 20), time.monotonic()
+    block = os.urandom(1 << 20)
+    began = time.monotonic()
     try:
         with tempfile.TemporaryFile(dir=folder, prefix=".preflight-") as file:
             for _ in range(megabytes):
@@ -292,7 +296,8 @@ def compare(measured: List[Dict[str, Any]]) -> List[str]:
     """Lines for the log: all measures, and the slow workers. `measured`: of each rank,
     with its worker and host.
     """
-    lines, slow = [], []
+    lines = []
+    slow = []
     for name, what in MEASURES.items():
         known = [(each[name], each["worker"], each["host"]) for each in measured if name in each]
         if not known:

@@ -75,9 +75,13 @@ class Preparation:
         """One of the two is called, once, unless `kill` comes before. The plan then
         names the extra packages.
         """
-        self._plan, self._directory, self._system = plan, directory, system
-        self._log, self._loop = log, loop
-        self._on_ready, self._on_refused = on_ready, on_refused
+        self._plan = plan
+        self._directory = directory
+        self._system = system
+        self._log = log
+        self._loop = loop
+        self._on_ready = on_ready
+        self._on_refused = on_refused
         self._steps: Iterator[_Step] = self._before_ready()
         self._step: _Step  # the newest; its processes run while `_running` is set
         self._running: Optional[Ranks] = None
@@ -99,7 +103,8 @@ class Preparation:
     def kill(self) -> None:
         """End the running processes, with all that they have started, and begin nothing more."""
         self._steps = iter(())
-        running, self._running = self._running, None
+        running = self._running
+        self._running = None
         if running:
             _kill(running)
 
@@ -109,13 +114,15 @@ class Preparation:
             yield from self._installation()
             found = prepare(self._plan, self._directory)
         if self._plan.setup:
-            limit_s = self._plan.setup_limit_s
-            why = "setup ran for %g min, the limit that stop_timer sets" % ((limit_s or 0) / 60)
-            setup = setup_process(self._plan, self._directory)
-            yield _Step(
-                "setup", [setup], reasons.SETUP_FAILED, limit_s, CannotStart(reasons.TIMEOUT, why)
-            )
+            yield self._setup()
         self._on_ready(self._plan, found)
+
+    def _setup(self) -> _Step:
+        limit_s = self._plan.setup_limit_s
+        why = "setup ran for %g min, the limit that stop_timer sets" % ((limit_s or 0) / 60)
+        process = setup_process(self._plan, self._directory)
+        late = CannotStart(reasons.TIMEOUT, why)
+        return _Step("setup", [process], reasons.SETUP_FAILED, limit_s, late)
 
     def _installation(self) -> Iterator[_Step]:
         from client_lib.worker import requirements
@@ -124,7 +131,7 @@ class Preparation:
             self._log.listen(fd)
 
         here = self._directory.path
-        # by which the process of a dead launcher is found
+        # MARKER: by it the process of a dead launcher is found
         variables = {**self._plan.environment, MARKER: here}
         process = Process(-1, -1, ["install"], variables, here)
         installer = requirements.installer(self._plan, self._directory)
@@ -142,23 +149,26 @@ class Preparation:
         self, ranks: Sequence[Process], on_passed: Callable[[], None]
     ) -> Iterator[_Step]:
         if self._plan.preflight:
-            argv = [self._plan.python or "python3", runner_file("preflight.py", self._directory)]
-            checks = [  # in the places of the ranks, with their environment
-                rank._replace(
-                    rank=-1 - rank.local_rank,
-                    argv=argv,
-                    environment=without_rank_files(rank.environment),
-                    stdin=os.devnull,
-                    is_agent=True,
-                )
-                for rank in ranks
-            ]
-            what, reason = "preflight of worker %d" % self._plan.worker, reasons.PREFLIGHT_FAILED
-            hangs = CannotStart(
-                reason, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
-            )
-            yield _Step(what, checks, reason, _PREFLIGHT_S, hangs)
+            yield self._check_of_machines(ranks)
         on_passed()
+
+    def _check_of_machines(self, ranks: Sequence[Process]) -> _Step:
+        """The preflight, in the places of the ranks and with their environment."""
+        argv = [self._plan.python or "python3", runner_file("preflight.py", self._directory)]
+        checks = [
+            rank._replace(
+                rank=-1 - rank.local_rank,
+                argv=argv,
+                environment=without_rank_files(rank.environment),
+                stdin=os.devnull,
+                is_agent=True,
+            )
+            for rank in ranks
+        ]
+        what = "preflight of worker %d" % self._plan.worker
+        reason = reasons.PREFLIGHT_FAILED
+        why = "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
+        return _Step(what, checks, reason, _PREFLIGHT_S, CannotStart(reason, why))
 
     def start(self, ended: Optional[Exit] = None) -> None:
         """Begin the next step. `ended`: the first failed process of the previous step, or any of
@@ -179,15 +189,13 @@ class Preparation:
                 self._is_late = True
                 _kill(self._running)
 
-        self._step, self._running = step, Ranks(self._system, step.add_pipe or self._log.add_pipe)
+        self._step = step
+        self._running = Ranks(self._system, step.add_pipe or self._log.add_pipe)
         try:
             self._running.start(step.processes, step.run)
         except OSError as error:
-            message = "%s could not be started: %s: %s" % (
-                step.what,
-                error.filename,
-                error.strerror,
-            )
+            why = "%s: %s" % (error.filename, error.strerror)
+            message = "%s could not be started: %s" % (step.what, why)
             raise CannotStart(reasons.START_FAILED, message) from error
         if step.limit_s is not None:
             self._loop.call_later(step.limit_s, end_late)
@@ -206,9 +214,11 @@ class Preparation:
             raise self._step.late
         if exit.exit_code == 0 or self._step.reason is None:
             return
-        code, how = exit.exit_code or 0, "ended with exit code %d" % (exit.exit_code or 0)
+        code = exit.exit_code or 0
+        how = "ended with exit code %d" % code
         if exit.signal:
-            code, how = 128 + exit.signal, "was killed by signal %d" % exit.signal
+            code = 128 + exit.signal
+            how = "was killed by signal %d" % exit.signal
         lines = last_lines(self._log.printed_by(exit.rank).lines)
         last = next((": " + line for line in reversed(lines) if line.strip()), "")
         raise CannotStart(self._step.reason, "%s %s%s" % (self._step.what, how, last), code, lines)
@@ -246,16 +256,14 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
                 "the code snapshot could not be unpacked", reasons.CODE_FETCH, ArchiveRefused
             ):
                 unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
-        folder, script = plan.working_dir_in(directory), plan.script_in(directory)
+        folder = plan.working_dir_in(directory)
+        script = plan.script_in(directory)
         if not os.path.isdir(folder):
             _refuse("the working directory %s does not exist on this machine" % folder)
         if script is not None and not os.path.exists(script):
             _refuse("the script %s does not exist on this machine" % script)
-        if (
-            script is not None
-            and os.path.isdir(script)
-            and not os.path.exists(os.path.join(script, "__main__.py"))
-        ):
+        is_folder = script is not None and os.path.isdir(script)
+        if is_folder and not os.path.exists(os.path.join(script or "", "__main__.py")):
             _refuse("the script %s is a directory" % script)
         _make_folders(plan, directory)
         return _processes(plan, directory, script)
@@ -266,12 +274,10 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
-    mount = plan.checkpoint_dir  # the job would fail at its first checkpoint
-    if (
-        os.path.ismount(mount)
-        and not os.access(mount, os.W_OK)
-        and not os.statvfs(mount).f_flag & os.ST_RDONLY
-    ):
+    mount = plan.checkpoint_dir
+    is_unwritable = os.path.ismount(mount) and not os.access(mount, os.W_OK)
+    # the job would fail at its first checkpoint
+    if is_unwritable and not os.statvfs(mount).f_flag & os.ST_RDONLY:
         _refuse(
             "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume "
             "with the owner root and the mode of the volume's top folder" % (os.geteuid(), mount)
@@ -294,13 +300,8 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
 def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) -> List[Process]:
     """The ranks, each with the program that it executes."""
     option = plan.local_rank_argument if plan.has_ranks else None
-    if (
-        plan.has_ranks
-        and plan.local_rank_auto
-        and not option
-        and script is not None
-        and os.path.isfile(script)
-    ):
+    is_searched = plan.has_ranks and plan.local_rank_auto and not option
+    if is_searched and script is not None and os.path.isfile(script):
         with open(script, "rb") as file:
             option = declared_option(file.read())
     # torchrun's, which starts the rest

@@ -37,9 +37,13 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     before we stopped it is reported as it would have ended by itself."""
     failed = exit.exit_code != 0
     raised = _raised(exit, error_file, printed) if failed else Raised()
-    code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
+    code = exit.exit_code
+    signal = exit.signal
+    stopped = exit.stopped_at is not None
     if exit.stopped_at is not None and raised.at is not None and raised.at <= exit.stopped_at:
-        code, signal, stopped = code or _UNCAUGHT, None, False
+        code = code or _UNCAUGHT
+        signal = None
+        stopped = False
     last = last_lines(printed.lines)
     # a traceback in the lines of a rank that a signal killed may be of an exception that it had
     # handled
@@ -80,8 +84,12 @@ def last_lines(lines: Sequence[List[str]]) -> List[str]:
     """The last lines of a process, stderr's at the end: it has the error, and a chatty
     stdout must not push it out.
     """
-    stdout, stderr = (lines[0], lines[1]) if len(lines) == 2 else ([], [])
-    return (stdout[-(LAST_LINES - min(len(stderr), LAST_LINES // 2)) :] + stderr)[-LAST_LINES:]
+    if len(lines) != 2:
+        return []
+    stdout, stderr = lines
+    of_stderr = min(len(stderr), LAST_LINES // 2)
+    of_stdout = LAST_LINES - of_stderr
+    return (stdout[-of_stdout:] + stderr)[-LAST_LINES:]
 
 
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
@@ -117,7 +125,8 @@ def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
     found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
     if not found:
         return exception
-    port, sockets = found.group(1), set()
+    port = found.group(1)
+    sockets = set()
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in map(str.split, content(path).decode().splitlines()[1:]):
             if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == int(port):
@@ -129,7 +138,8 @@ def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
     )
     if holder is None:
         return exception
-    job, line = _job_of(holder, owner), content("/proc/%d/cmdline" % holder).replace(b"\0", b" ")
+    job = _job_of(holder, owner)
+    line = content("/proc/%d/cmdline" % holder).replace(b"\0", b" ")
     command = line.decode("utf-8", "replace").strip()[:200] or "ended since"
     told = "%s (process %d)" % (job, holder) if job else "process %d (%s)" % (holder, command)
     return "%s\nport %s is held by %s" % (exception, port, told)

@@ -52,11 +52,11 @@ class Ranks:
         """In the order in which they ended."""
         self.started_at: Optional[float] = None
         """Time at which all had been started, in seconds since 1970; None: they were not."""
-        self._system, self._add_pipe = system, add_pipe
+        self._system = system
+        self._add_pipe = add_pipe
         self._running: Dict[int, Process] = {}  # by pid
-        self._began_at: Dict[
-            int, float
-        ] = {}  # all started processes by pid, which is also the pid of their group
+        # all started processes by pid, which is also the pid of their group
+        self._began_at: Dict[int, float] = {}
         self._stopped_at: Optional[float] = None
         self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
         self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
@@ -75,7 +75,8 @@ class Ranks:
         """
         for process in processes:
             started = start(process, self._system.before_exec, run)
-            self._running[started.pid], self._began_at[started.pid] = process, time.time()
+            self._running[started.pid] = process
+            self._began_at[started.pid] = time.time()
             shown = NO_RANK if process.is_agent else str(process.rank)
             self._add_pipe(process.rank, "stdout", started.stdout, shown)
             self._add_pipe(process.rank, "stderr", started.stderr, shown)

@@ -365,7 +365,8 @@ def result(plan: WorkerPlan, directory: Directory) -> Optional[WorkerPlan]:
     lives; None: the environment was removed since. Raises CannotStart: there is none."""
     made = read_json(directory.environment) or {"failed": "its process died"}
     if "failed" in made:
-        problem, shown = made["failed"], ", ".join(plan.requirements)
+        problem = made["failed"]
+        shown = ", ".join(plan.requirements)
         is_full = says_full(problem)
         where = " in %s" % plan.environments_dir if is_full else ""
         message = "requirements=[%s] can't be installed%s: %s" % (shown, where, problem)

@@ -37,7 +37,8 @@ class Sessions:
     """All sessions of one worker, for its launcher."""
 
     def __init__(self, system: System, processes: List[Process]) -> None:
-        self._system, self._processes = system, processes
+        self._system = system
+        self._processes = processes
         self._over, self._open = os.pipe()
 
     def begin(self, request: Request, peer: socket.socket) -> None:
@@ -120,7 +121,8 @@ def _connected(port: int) -> _Target:
 
 def _started(request: Request, processes: List[Process]) -> _Target:
     """Raises OSError with the name of the program or the folder."""
-    environment, size = _environment(request, processes), request.get("terminal")
+    environment = _environment(request, processes)
+    size = request.get("terminal")
     terminal, inner = os.openpty() if size else (-1, subprocess.PIPE)
     if size:
         environment["TERM"] = size["term"]
@@ -139,7 +141,9 @@ def _started(request: Request, processes: List[Process]) -> _Target:
         # stdin is the terminal that controls its session, so that Ctrl-C is a signal
         preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if size else None,
     )
-    stdin, stdout, stderr = command.stdin, command.stdout, command.stderr
+    stdin = command.stdin
+    stdout = command.stdout
+    stderr = command.stderr
     if stdin and stdout and stderr:
         outputs = {frames.DATA: stdout.fileno(), frames.ERRORS: stderr.fileno()}
         return _Target(lambda data: write_all(stdin.fileno(), data), stdin.close, outputs, command)
@@ -160,10 +164,8 @@ def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
     environment = (
         without_rank_files(rank.environment) if rank else of_no_rank(processes[0].environment)
     )
-    path, beside = (
-        environment.get("PATH", os.defpath),
-        os.path.dirname((rank or processes[0]).argv[0]),
-    )
+    path = environment.get("PATH", os.defpath)
+    beside = os.path.dirname((rank or processes[0]).argv[0])
     if os.path.isabs(beside) and beside not in path.split(os.pathsep):
         environment["PATH"] = path + os.pathsep + beside
     return environment
@@ -179,7 +181,9 @@ class _Session:
     """
 
     def __init__(self, peer: socket.socket, over: int, target: _Target) -> None:
-        self._peer, self._over, self._target = peer, over, target
+        self._peer = peer
+        self._over = over
+        self._target = target
         self._sending = threading.Lock()
 
     def run(self) -> None:
@@ -187,9 +191,11 @@ class _Session:
         _thread(self._take_input)
         _thread(self._keep)
         _thread(self._watch)
-        code, rest_s = 0, None
+        code = 0
+        rest_s = None
         if self._target.command:
-            code, rest_s = self._target.command.wait(), _REST_S
+            code = self._target.command.wait()
+            rest_s = _REST_S
         for pump in pumps:
             pump.join(rest_s)
         self._send(

@@ -48,7 +48,9 @@ class StackTaker:
     """
 
     def __init__(self, loop: Loop, system: System, directory: Directory) -> None:
-        self._loop, self._system, self._directory = loop, system, directory
+        self._loop = loop
+        self._system = system
+        self._directory = directory
         self._waiting: List[Callable[[], None]] = []
 
     def take(self, ranks: Dict[int, int], on_taken: Callable[[], None]) -> None:
@@ -79,7 +81,8 @@ class StackTaker:
         self._loop.forget(child.stdout)
         os.close(child.stdout)
         self._system.rank_ended(child.pid)
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for on_taken in waiting:
             on_taken()
 
@@ -117,17 +120,18 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
 
 def _look(pid: int, folder: str) -> Optional[Taken]:
     """Read a process from /proc; None: there is no such process."""
-    fields, beginning = stat("/proc/%d" % pid), os.path.realpath(folder) + os.sep
+    fields = stat("/proc/%d" % pid)
+    beginning = os.path.realpath(folder) + os.sep
     if not fields or fields[0] in "ZX":
         return None
+    for_stacks = (path for path in open_files(pid) if path.startswith(beginning))
     return {
         "pid": pid,
         "parent": int(fields[1]),
         "session": int(fields[3]),
         # in clock ticks since the boot: a process has started before its children
         "started": int(fields[19]),
-        # for its stacks
-        "file": next((path for path in open_files(pid) if path.startswith(beginning)), None),
+        "file": next(for_stacks, None),
         "name": _read("/proc/%d/comm" % pid).rstrip("\n"),
         "state": fields[0],
         "wchan": _read("/proc/%d/wchan" % pid).strip("0\n") or None,

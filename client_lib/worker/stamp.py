@@ -44,7 +44,8 @@ class Stamper:
         self.fed_at = 0.0
         """Time of its last bytes (monotonic seconds)."""
         self._sequence = sequence
-        self._rank, self._stream = rank.encode(), stream.encode()
+        self._rank = rank.encode()
+        self._stream = stream.encode()
         self._rest = b""  # bytes of a line that has no end yet
         self._goes_on = False  # the beginning of the line of `_rest` is in an unfinished record
         self._after_return = False  # `_rest` follows a lone carriage return: it redraws a line
@@ -81,7 +82,9 @@ class Stamper:
     def end(self) -> bytes:
         """Records for the rest at the end of the stream, which is a line even without an end."""
         out = b"" if self._held is None else self._record(PROGRESS, self._held)
-        rest, self._rest, self._held = self._rest, b"", None
+        rest = self._rest
+        self._rest = b""
+        self._held = None
         if self._goes_on or (rest and not rest.endswith(b"\r")):
             out += self._line(rest.rstrip(b"\r"))
         elif rest.strip() and rest[:-1] != self._shown:
@@ -129,7 +132,8 @@ class Stamper:
         return b""
 
     def _progress(self, text: bytes, now: float) -> bytes:
-        self._held, self._shown = None, text
+        self._held = None
+        self._shown = text
         self._progress_due = now + PROGRESS_S
         return self._cut(text, PROGRESS)
 
@@ -137,14 +141,16 @@ class Stamper:
         # the last drawn row stays, as on a terminal
         if self._after_return and not text and self._shown:
             text = self._shown
-        self._after_return, self._shown = False, None
+        self._after_return = False
+        self._shown = None
         return self._cut(text, LINE)
 
     def _show_partial(self, now: float) -> bytes:
         """Record for a line without an end for PARTIAL_S. Progress is shown
         whole, and again when it grows.
         """
-        text, self._partial_due = self._rest, 0.0
+        text = self._rest
+        self._partial_due = 0.0
         if text.endswith(b"\r"):
             self._rest = b""
             return self._returned(text[:-1], now)
@@ -184,7 +190,8 @@ class Stamper:
         if len(block) > MAX_TEXT and max(map(len, lines)) > MAX_TEXT:
             return b"".join(map(self._line, lines))
         self._remember(lines)
-        count, first = len(lines), self._sequence.next
+        count = len(lines)
+        first = self._sequence.next
         self._sequence.next = first + count
         arguments: List[object] = [None] * (2 * count)
         arguments[::2] = range(first, first + count)

@@ -73,7 +73,8 @@ class Linux:
             fields = stat("/proc/%d" % pid)
             if fields and fields[0] not in "ZX":
                 children.setdefault(int(fields[1]), []).append(pid)
-        apart, waiting = os.fsencode(marker + "="), [self._launcher]
+        apart = os.fsencode(marker + "=")
+        waiting = [self._launcher]
         found: Set[int] = set()
         while waiting:
             for pid in children.get(waiting.pop(), []):

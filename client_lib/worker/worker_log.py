@@ -57,12 +57,14 @@ class _File:
         """The next bytes, at most one block; empty at the end. `ended`: all writers have ended."""
         status = os.fstat(self.fd)
         if self._was_rewritten(status, ended):
-            self._position, self._before = 0, b""
+            self._position = 0
+            self._before = b""
         data = os.pread(self.fd, min(_BLOCK, status.st_size - self._position), self._position)
         if data:
             self._position += len(data)
             self._before = (self._before + data)[-_COMPARED:]
-            self._written_at, self._of_earlier_runs = status.st_mtime_ns, False
+            self._written_at = status.st_mtime_ns
+            self._of_earlier_runs = False
         return data
 
     def _was_rewritten(self, status: os.stat_result, ended: bool) -> bool:
@@ -175,7 +177,8 @@ class WorkerLog:
         """No rank runs any more: the rest of the log may use the last free bytes."""
         self.active_at = 0.0
         """Time of the last read of a pipe, or of the end of a stall (monotonic seconds)."""
-        self._loop, self._writer = loop, writer
+        self._loop = loop
+        self._writer = writer
         self._sequence = Sequence(writer.next_seq)
         self._stampers: List[Stamper] = []
         self._of_rank: Dict[int, List[Stamper]] = {}

@@ -112,7 +112,8 @@ class FileFinder:
         """Walk with an explicit stack: a script may nest folders deeper than
         Python's recursion limit.
         """
-        waiting, self._unread = [""], {}
+        waiting = [""]
+        self._unread = {}
         while waiting:
             below = waiting.pop()
             try:
@@ -192,8 +193,10 @@ class Sync:
         """`linkable`: the files never change after the end of the ranks. `check_time` is called
         between steps, and raises LookInterrupted to end the scan; a final scan then leaves the rest
         out."""
-        self._finder, self._store = finder, store
-        self._linkable, self._check_time = linkable, check_time
+        self._finder = finder
+        self._store = store
+        self._linkable = linkable
+        self._check_time = check_time
         self._kept: Dict[str, _VERSION] = {}
         self._left_out: Dict[str, LeftOut] = {}
 
@@ -201,7 +204,8 @@ class Sync:
         """Bring the store up to date. `final`: the ranks have ended. A file with an
         OSError waits for the next scan.
         """
-        found, at = self._finder.look(), 0
+        found = self._finder.look()
+        at = 0
         try:
             removed = {*self._kept, *self._left_out}.difference(one.path for one in found)
             for path in filter(self._finder.could_see, removed):  # by the script
@@ -290,7 +294,8 @@ class Collector:
 
     def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
         """Records the files that exist now: they are no outputs."""
-        self._loop, self._plan = loop, plan
+        self._loop = loop
+        self._plan = plan
         self._finder = FileFinder(root, plan.outputs, memory)
         self._sync: Optional[Sync] = None
         self._problem: Optional[str] = "nothing was looked at"

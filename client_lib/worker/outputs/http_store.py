@@ -57,7 +57,8 @@ class HttpStore:
         }
         have = self._send(source.path, {**query, "offset": 0}, b"")
         while have < source.size:
-            before, piece = have, os.pread(source.fd, min(_PIECE, source.size - have), have)
+            before = have
+            piece = os.pread(source.fd, min(_PIECE, source.size - have), have)
             have = self._send(source.path, {**query, "offset": have}, piece) if piece else 0
             if (
                 have <= before

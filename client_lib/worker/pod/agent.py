@@ -56,7 +56,8 @@ _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID") 
 def main(root: str) -> int:
     files = PodFiles(root)
     try:
-        pod, plan = read_settings(files, os.environ), read_plan(files)
+        pod = read_settings(files, os.environ)
+        plan = read_plan(files)
         with open(files.token, encoding="ascii") as file:
             token = file.read().strip()
     except (OSError, ValueError, KeyError) as error:
@@ -69,7 +70,8 @@ class Agent:
     """`run` returns the exit code of the container."""
 
     def __init__(self, files: PodFiles, pod: PodSettings, plan: WorkerPlan, token: str) -> None:
-        self._files, self._pod = files, pod
+        self._files = files
+        self._pod = pod
         self._new_server = partial(ServerClient, pod, token, files.authorities)
         self._plan = plan._replace(worker=pod.worker)
         self._events: "queue.SimpleQueue[AgentEvent]" = queue.SimpleQueue()
@@ -87,7 +89,8 @@ class Agent:
 
             self._channel = PeerChannel(pod, token, self._events.put)
         else:
-            newest, control_path = self._spool.newest, files.directory.control
+            newest = self._spool.newest
+            control_path = files.directory.control
             self._channel = ServerChannel(self._new_server, newest, control_path, self._events.put)
 
     def run(self) -> int:
@@ -144,7 +147,8 @@ class Agent:
         """The value of `call`, which is repeated while it raises Unreachable.
         Raises CannotStart, Replaced.
         """
-        backoff, warned = Backoff(), ""
+        backoff = Backoff()
+        warned = ""
         while True:
             try:
                 return call()
@@ -239,10 +243,8 @@ class Agent:
             raise CannotStart(
                 reasons.CODE_FETCH, "the %s is not mounted, and no server can give it" % what
             )
-        server, target = (
-            self._new_server(),
-            os.path.join(self._files.directory.path, what + ".fetched"),
-        )
+        server = self._new_server()
+        target = os.path.join(self._files.directory.path, what + ".fetched")
         for _ in range(_DIGEST_TRIES):
             try:
                 self._until_answered(lambda: server.fetch(what, target, self._check_stop))
@@ -366,7 +368,8 @@ class Agent:
         )
 
     def _carry_the_rest(self) -> None:
-        to_server, to_stdout = self._to_server, self._to_stdout
+        to_server = self._to_server
+        to_stdout = self._to_stdout
         if to_stdout is None:
             return
         to_stdout.finish()
@@ -402,7 +405,8 @@ class LauncherProcess:
 
     def __init__(self, directory: Directory, post: Callable[[AgentEvent], None]) -> None:
         """`post` gets the launcher's events, on another thread."""
-        self._directory, self._post = directory, post
+        self._directory = directory
+        self._post = post
         ours, self._launchers = socket.socketpair()
         self._connection = ControlConnection(ours)
         self._pid = 0

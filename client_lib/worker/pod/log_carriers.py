@@ -67,7 +67,8 @@ class Spool:
         the bytes deleted unread.
         """
         existing = segments(self._folder)
-        kept, dropped = sum(size for _, size in existing), 0
+        kept = sum(size for _, size in existing)
+        dropped = 0
         for start, size in existing[:-1]:  # the launcher writes the last one
             if start + size > done and kept <= self._limit:
                 break
@@ -163,7 +164,8 @@ class ServerCarrier(LogCarrier):
             # a server that has lost power asks again for what was not durable
             self._at, durable = self._server.put_log(piece.offset, piece.data, piece.gap)
         except RequestFailed as error:
-            now, is_refused = time.monotonic(), isinstance(error, Rejected)
+            now = time.monotonic()
+            is_refused = isinstance(error, Rejected)
             if self._failing_since is None:
                 self._failing_since = now
                 refusal = "the server refuses the log: " if is_refused else ""

@@ -38,7 +38,9 @@ class PeerChannel:
     silent_s = 0.0
 
     def __init__(self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None]) -> None:
-        self._pod, self._token, self._post = pod, token, post
+        self._pod = pod
+        self._token = token
+        self._post = post
         self._barrier = StartBarrier(pod, token, self._obey) if pod.worker == 0 else None
         self._state: Message = {"state": "preparing", "failed": False}
         self._lock = threading.Lock()
@@ -91,7 +93,8 @@ class PeerChannel:
         """Take instructions until this worker has ended. If it ends without a connection,
         try once to announce that.
         """
-        backoff, address = Backoff(), (self._pod.master_addr, self._pod.barrier_port)
+        backoff = Backoff()
+        address = (self._pod.master_addr, self._pod.barrier_port)
         hello = {
             "protocol": PROTOCOL,
             "token": self._token,
@@ -136,13 +139,14 @@ class StartBarrier:
     """
 
     def __init__(self, pod: PodSettings, token: str, instruct: Callable[[str], None]) -> None:
-        self._pod, self._token, self._instruct = pod, token, instruct
+        self._pod = pod
+        self._token = token
+        self._instruct = instruct
         self._lock = threading.RLock()
         self._owners: Dict[int, str] = {0: pod.uid}
         self._states: Dict[int, Message] = {}
-        self._peers: Dict[
-            int, socket.socket
-        ] = {}  # the other workers; a worker that has ended stays for a while
+        # the other workers; a worker that has ended stays for a while
+        self._peers: Dict[int, socket.socket] = {}
         self._told: Dict[int, str] = {}
         self._open = False
 
@@ -150,7 +154,8 @@ class StartBarrier:
         """Serve the workers that connect to the port, in threads. Raises Unreachable: the
         port can't be listened on.
         """
-        both, port = socket.has_dualstack_ipv6(), self._pod.barrier_port
+        both = socket.has_dualstack_ipv6()
+        port = self._pod.barrier_port
         family = socket.AF_INET6 if both else socket.AF_INET
         try:
             listener = socket.create_server(
@@ -218,7 +223,8 @@ class StartBarrier:
         """The worker that has connected; None: another pod owns it. Raises
         PermissionError: the token is not valid.
         """
-        worker, uid = hello.get("worker"), str(hello.get("uid"))
+        worker = hello.get("worker")
+        uid = str(hello.get("uid"))
         known = hmac.compare_digest(
             str(hello.get("token")).encode(errors="replace"), self._token.encode()
         )

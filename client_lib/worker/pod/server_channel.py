@@ -63,7 +63,8 @@ class ServerClient(ServerConnection):
         or orders stacks with another mark than `stacks`; at the latest after `wait_s`."""
 
         def read(answer: Any) -> Instruction:
-            do, grace_s = str(answer["do"]), answer.get("grace_s")
+            do = str(answer["do"])
+            grace_s = answer.get("grace_s")
             return Instruction(
                 do,
                 None if grace_s is None else float(grace_s),
@@ -133,13 +134,16 @@ class ServerChannel:
         control_path: str,
         post: Callable[[AgentEvent], None],
     ) -> None:
-        self._new_server, self._signs_of_life, self._post = new_server, signs_of_life, post
+        self._new_server = new_server
+        self._signs_of_life = signs_of_life
+        self._post = post
         self._control_path = control_path
         self._state = "preparing"
         self._quiet: Dict[str, float] = {}
         self._sent = (self._state, self._quiet)
         self._changed = threading.Event()
-        self._known, self._stacks = "wait", ""
+        self._known = "wait"
+        self._stacks = ""
         self._answered_at = time.monotonic()
 
     def claim(self) -> None:
@@ -213,9 +217,11 @@ class ServerChannel:
         return False
 
     def _send_states(self) -> None:
-        server, backoff = self._new_server(), Backoff()
+        server = self._new_server()
+        backoff = Backoff()
         while True:
-            state, quiet = self._state, self._quiet
+            state = self._state
+            quiet = self._quiet
             if (state, quiet) == self._sent:
                 self._changed.wait()
                 self._changed.clear()
@@ -226,9 +232,11 @@ class ServerChannel:
                 backoff.sleep()
 
     def _wait_for_instructions(self) -> None:
-        server, backoff = self._new_server(), Backoff()
+        server = self._new_server()
+        backoff = Backoff()
         while True:
-            known, began = (self._known, self._stacks), time.monotonic()
+            known = (self._known, self._stacks)
+            began = time.monotonic()
             answered = self._exchange(server, self._state, WAIT_S)
             if answered and (
                 (self._known, self._stacks) != known or time.monotonic() - began > _SOON_S

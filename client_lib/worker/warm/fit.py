@@ -120,8 +120,8 @@ def environment_of(environment: Dict[str, str]) -> Dict[str, str]:
         for name, value in environment.items()
         if name in ("PATH", "TZ") or is_read_at_load(name)
     }
-    # one thread: a process with more cannot be forked
-    return {**kept, **dict.fromkeys(THREAD_COUNTS, "1")}
+    one_thread = dict.fromkeys(THREAD_COUNTS, "1")  # a process with more cannot be forked
+    return {**kept, **one_thread}
 
 
 def refusal(
@@ -140,7 +140,8 @@ def refusal(
         return "torchrun starts its ranks"
     if process.stdin != os.devnull:
         return "it reads the submitter's terminal"
-    loaded, given = pool.environment, process.environment
+    loaded = pool.environment
+    given = process.environment
     names = sorted(
         name
         for name in {**loaded, **given}

@@ -43,9 +43,8 @@ class ModuleGroup:
     def __init__(self, root: str = "") -> None:
         self.root = root
         self.modules: dict[str, Any] = {}
-        self.replaced: dict[
-            str, Any
-        ] = {}  # modules that the import puts in the place of modules of other groups
+        # modules that the import puts in the place of modules of other groups
+        self.replaced: dict[str, Any] = {}
         self.needs: list[ModuleGroup] = []  # groups that its import restores, in this order
         self.changes: list[Change] = []
         self.variables: dict[str, str] = {}  # environment variables that the import sets
@@ -63,7 +62,8 @@ class Watched:
         self.copy: Any = container.copy()
 
     def has_changed(self) -> bool:
-        now, before = self.container, self.copy
+        now = self.container
+        before = self.copy
         if len(now) != len(before):
             return True
         if isinstance(now, dict):
@@ -76,8 +76,10 @@ class Change:
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        before, now = watched.copy, watched.container
-        self._old, self._new = before.copy(), now.copy()
+        before = watched.copy
+        now = watched.container
+        self._old = before.copy()
+        self._new = now.copy()
         self._around: tuple[list[Any], list[Any]] | None = None
         """Entries that were put before and behind the entries of a list; None: the list was changed
         in another way.
@@ -88,7 +90,8 @@ class Change:
             if first >= 0:
                 self._around = now[:first], now[first + len(before) :]
         elif isinstance(now, set):
-            self._old, self._new = before - now, now - before
+            self._old = before - now
+            self._new = now - before
         else:
             missing = object()
             self._old = {
@@ -106,7 +109,8 @@ class Change:
         self._replace(self._new, self._old, noted)
 
     def _replace(self, old: Any, new: Any, noted: bool) -> None:
-        watched, around = self._watched, self._around
+        watched = self._watched
+        around = self._around
         both = noted and watched.copy is not None
         for container in (watched.container, watched.copy) if both else (watched.container,):
             if isinstance(container, set):
@@ -178,7 +182,8 @@ class Hidden:
         # imports that have not ended, the innermost one last; the first: this process
         self._running = [ModuleGroup()]
         atexit: Any = sys.modules.get("atexit") or self.module("atexit")
-        self._atexit, self._register = atexit, atexit.register
+        self._atexit = atexit
+        self._register = atexit.register
         atexit.register = self._record_call_at_exit
         for watched in [watched for group in self.groups for watched in group.watched]:
             watched.copy = watched.container.copy()  # the change above is no effect of an import
@@ -206,7 +211,8 @@ class Hidden:
         """Import a module as a fresh process does, and hide it. `judge` is called
         before that, and may raise.
         """
-        outer, group = self._running[-1], ModuleGroup(name.partition(".")[0])
+        outer = self._running[-1]
+        group = ModuleGroup(name.partition(".")[0])
         self._suspend(outer)
         self._running.append(group)
         group.visible = True
@@ -252,7 +258,8 @@ class Hidden:
     def _suspend(self, group: ModuleGroup) -> None:
         """Note what the import has done so far, and take it away with all that it needs."""
         group.visible = False
-        group.modules, group.replaced = self._own(group), self._replaced(group)
+        group.modules = self._own(group)
+        group.replaced = self._replaced(group)
         visible = [self._start, *group.needs]
         group.changes = [
             Change(held) for one in visible for held in one.watched if held.has_changed()
@@ -314,7 +321,8 @@ class Hidden:
 
     def _resume(self, group: ModuleGroup) -> None:
         group.visible = True
-        needs, group.needs = group.needs, []
+        needs = group.needs
+        group.needs = []
         for needed in needs:
             self._apply(needed)
         sys.modules.update({**group.modules, **group.replaced})
@@ -428,7 +436,8 @@ class Hidden:
             change.redo()
         for name, module in group.modules.items():
             package, _, child = name.rpartition(".")
-            place, known = sys.modules.get(package), self._group_of.get(package)
+            place = sys.modules.get(package)
+            known = self._group_of.get(package)
             if place is not None and known and place is not known.modules[package]:
                 setattr(place, child, module)  # it has taken the place of its package
                 vars(known.modules[package]).pop(child, None)
@@ -452,17 +461,18 @@ class _Loader:
     """Loader of a hidden module, or of one that is learned when it is loaded (`module` None)."""
 
     def __init__(self, hidden: Hidden, name: str, spec: Any, module: Any = None) -> None:
-        self._hidden, self._name, self._spec, self._module = hidden, name, spec, module
+        self._hidden = hidden
+        self._name = name
+        self._spec = spec
+        self._module = module
         self._names = _names_of_import(module)
 
     def create_module(self, spec: Any) -> Any:
         del spec
         if self._module is None:
             self._module = self._hidden.module(self._name, self._spec)
-            self._spec, self._names = (
-                getattr(self._module, "__spec__", None),
-                _names_of_import(self._module),
-            )
+            self._spec = getattr(self._module, "__spec__", None)
+            self._names = _names_of_import(self._module)
         return self._module
 
     def exec_module(self, module: Any) -> None:

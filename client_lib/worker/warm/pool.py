@@ -63,14 +63,17 @@ class Unfit(Exception):
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(why)
-        self.module, self.why = module, why
+        self.module = module
+        self.why = why
 
 
 class PoolProcess:
     """One per process. `run` never returns."""
 
     def __init__(self, runtime: socket.socket, config_path: str, hidden: Hidden) -> None:
-        self._runtime, self._config_path, self._hidden = runtime, config_path, hidden
+        self._runtime = runtime
+        self._config_path = config_path
+        self._hidden = hidden
         self._environment = given_environment()
         self._config: Dict[str, Any] = read_json(config_path) or {}
         self._launchers: Dict[int, str] = {}  # pid -> worker_dir
@@ -81,7 +84,8 @@ class PoolProcess:
     def run(self) -> NoReturn:
         gc.disable()
         try:
-            names, refused = self._config["modules"], self._config["refused"]
+            names = self._config["modules"]
+            refused = self._config["refused"]
             if len(refused) > _REFUSED_MAX:
                 names = names[: min(names.index(name) for name in refused if name in names)]
             # the import of a module begins with the import of its package
@@ -212,7 +216,8 @@ def preload(names: Sequence[str], hidden: Hidden) -> None:
     def judge(name: str) -> None:
         new = [other for other in sys.modules if other not in checked]
         checked.update(new)
-        foreign, now = next(filter(is_foreign, new), None), _interpreter_state()
+        foreign = next(filter(is_foreign, new), None)
+        now = _interpreter_state()
         changed = ", ".join(part for part in _STATE_OF if initial[part] != now[part])
         why = (
             trouble()

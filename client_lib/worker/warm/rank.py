@@ -42,7 +42,8 @@ class Warm:
         """`environment`: the environment with which the pool was started; `packages`: the packages
         that were installed then.
         """
-        self._packages, self._hidden = packages, hidden
+        self._packages = packages
+        self._hidden = hidden
         names = frozenset(name.partition(".")[0] for name in hidden.names())
         self._pool = fit.PoolState(python, environment, names)
         self._added = {
