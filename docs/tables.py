@@ -31,8 +31,8 @@ from server_stub.failures import CAUSES
 from server_stub.http import metrics
 from server_stub.http.users_file import OidcEntry, UserEntry
 from server_stub.runtimes.kube import catalogue
-from server_stub.service.lookup import Team
 from server_stub.settings import Settings
+from server_stub.users import Team
 
 DOCS = Path(__file__).resolve().parent
 _NAMES = ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes", "SKILL")

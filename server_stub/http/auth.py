@@ -33,7 +33,7 @@ from client_lib.durable import write_json
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
-from server_stub.service.lookup import User
+from server_stub.users import User
 from server_stub.worker_gateway.attempt import WorkerRegistry
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from client_lib.spec import paths
 from client_lib.spec.wire import Check
 from server_stub.http.users_file import USER_NAME, OidcEntry
 from server_stub.runtimes import checked
-from server_stub.service.lookup import User
+from server_stub.users import User
 
 ALGORITHMS = [
     *(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)),

@@ -24,7 +24,7 @@ from client_lib.spec.command_line import parse_toml
 from client_lib.spec.paths import is_loopback
 from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import SHA256
-from server_stub.service.lookup import Team, User
+from server_stub.users import Team, User
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
 USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`

@@ -30,8 +30,8 @@ from client_lib.spec.state_dir import Mount, mounts, on_network
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
 from server_stub.service.job_files import without_proof
-from server_stub.service.lookup import User
 from server_stub.service.notifications import AllowedHosts
+from server_stub.users import User
 
 _SUFFIX = 5
 _FOLDERS_CACHED = 1024

@@ -1,15 +1,11 @@
-"""Users and teams; finds jobs that a user may see, and returns them as JSON. It changes nothing."""
+"""Finds jobs that a user may see, and returns them as JSON. It changes nothing."""
 
 import asyncio
 import difflib
 import time
-from dataclasses import dataclass, replace
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import replace
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NoResult, NotFound
-from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import (
     EventList,
@@ -28,61 +24,10 @@ from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found
 from server_stub.service.job_files import JobFiles
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
+from server_stub.users import User
 
 _NAMES_COMPARED = 1000
 ALL_OWNERS = "*"  # as the owner in the filters of a list: the jobs of all users
-
-
-class Team(BaseModel):
-    """An entry of `[[teams]]` in the users file. A user belongs to the first one that names the
-    user, `"*"`, or a group of the token."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    """Name of the team, for messages."""
-    users: list[str] = []
-    """Names of its users; `"*"`: everyone."""
-    groups: list[str] = []
-    """Groups of the issuer whose members belong to the team."""
-    instance_types: list[str] = []
-    """Instance types that its jobs may use, the first for jobs that name none; empty: all."""
-    queues: list[str] = []
-    """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
-    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
-    """Namespace of the cluster in which the team's jobs run; None: the server's namespace."""
-
-    def offers(self, instance_type: str) -> bool:
-        return not self.instance_types or instance_type in self.instance_types
-
-    def limited(self, spec: JobSpec) -> JobSpec:
-        """The job with the team's defaults. Raises Forbidden: it names what the team lacks."""
-        update = {}
-        for field, offered in (("instance_type", self.instance_types), ("queue_name", self.queues)):
-            value = getattr(spec, field)
-            if offered and value is None:
-                update[field] = offered[0]
-            elif offered and value not in offered:
-                raise Forbidden(
-                    f"{field}={value!r} is not for team {self.name}",
-                    hint=f"it has {', '.join(offered)}",
-                )
-        return spec.model_copy(update=update) if update else spec
-
-
-@dataclass(frozen=True)
-class User:
-    """The user that the token of a request belongs to; `server_stub.http.auth` finds it."""
-
-    name: str
-    admin: bool = False
-    """Sees and acts on the jobs of all."""
-    account: str = ""
-    """The account of the machine under which local jobs of the user run, if it has
-    another name than the user.
-    """
-    team: Team | None = None
-    """None: the user may use all that the server has."""
 
 
 def check_owner(user: User, job: JobInfo, act: str) -> None:

@@ -30,9 +30,10 @@ from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Clock, Runtime
 from server_stub.service.active import found
 from server_stub.service.job_files import JobFiles
-from server_stub.service.lookup import JobLookup, User, check_owner, check_running
+from server_stub.service.lookup import JobLookup, check_owner, check_running
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow
+from server_stub.users import User
 from server_stub.worker_gateway.worker import StackDump
 
 log = logging.getLogger(__name__)

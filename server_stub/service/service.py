@@ -32,7 +32,7 @@ from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_ro
 from server_stub.service.admission import Admission
 from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.lifecycle import Stop
-from server_stub.service.lookup import JobLookup, User
+from server_stub.service.lookup import JobLookup
 from server_stub.service.notifications import AllowedHosts, Notifier
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
@@ -42,6 +42,7 @@ from server_stub.service.submit import Submits
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
 from server_stub.store.rows import JobFilters
+from server_stub.users import User
 
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(

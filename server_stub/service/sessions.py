@@ -9,8 +9,9 @@ from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.spec.request import SessionRequest
 from server_stub.runtimes import Runtime
 from server_stub.service.active import ActiveJob, StoredJob
-from server_stub.service.lookup import JobLookup, User, check_owner, check_running
+from server_stub.service.lookup import JobLookup, check_owner, check_running
 from server_stub.service.reconciler import Reconciler
+from server_stub.users import User
 from server_stub.worker_gateway.sessions import SessionEnd
 
 OPEN_MAX = 100  # sessions of one user; each holds a connection, and a process in a worker

@@ -39,11 +39,12 @@ from server_stub.service.active import ActiveJob, ActiveJobs, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
 from server_stub.service.lifecycle import JobStatus
-from server_stub.service.lookup import JobLookup, User
+from server_stub.service.lookup import JobLookup
 from server_stub.service.reconciler import Reconciler
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, JobRow, Key, NewJob
+from server_stub.users import User
 
 _Run = tuple[Membership, SubmitRequest]
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk

@@ -18,8 +18,8 @@ from server_stub.runtimes import Clock, Timer
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.service import Service
-from server_stub.service.lookup import User
 from server_stub.settings import Settings
+from server_stub.users import User
 from tests.faults.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.process

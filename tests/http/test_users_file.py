@@ -15,7 +15,7 @@ from server_stub.__main__ import main
 from server_stub.http import users_file
 from server_stub.http.auth import Users
 from server_stub.http.users_file import FileTokens, UserTokens
-from server_stub.service.lookup import User
+from server_stub.users import User
 
 
 def authenticate(header: str | None, tokens: UserTokens) -> User:

@@ -27,7 +27,7 @@ from server_stub.http.api.context import context, current_user
 from server_stub.http.api.jobs import router
 from server_stub.logs.hub import LogHub
 from server_stub.logs.records import LoggedJob
-from server_stub.service.lookup import User
+from server_stub.users import User
 
 NAME = "train"
 

@@ -15,7 +15,7 @@ from client_lib.spec import paths
 from server_stub.http import auth as logins_module, users_file
 from server_stub.http.auth import KEPT, LINK_S, LOGIN_S, Logins, csrf_token
 from server_stub.http.users_file import UserTokens
-from server_stub.service.lookup import User
+from server_stub.users import User
 from tests.http.conftest import DEADLINE_S, Running
 from tests.page.conftest import Visitor, login_path, new_job
 

@@ -27,7 +27,7 @@ from client_lib.spec.wire import (
 )
 from server_stub.files.snapshots import SnapshotFile
 from server_stub.http.page import views
-from server_stub.service.lookup import User
+from server_stub.users import User
 from tests.spec.test_answers import NEWER, info
 
 NOW = datetime(2026, 11, 22, 10, 5, tzinfo=timezone.utc)

@@ -17,8 +17,8 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service import Service
 from server_stub.service.lifecycle import JobStatus, Stop
-from server_stub.service.lookup import User
 from server_stub.settings import Settings
+from server_stub.users import User
 from tests.kit.fakes import FakeClock, FakeRuntime
 
 ANN = User("ann")

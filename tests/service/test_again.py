@@ -9,7 +9,7 @@ from client_lib.errors import Forbidden, NotFound, NotShared
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.wire import SINCE_0_1, JobInfo
 from server_stub.service import JobFilters
-from server_stub.service.lookup import User
+from server_stub.users import User
 from tests.service.bench import ANN, Bench
 
 ROOT, BEN = User("root", admin=True), User("ben")

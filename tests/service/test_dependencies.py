@@ -14,8 +14,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import Service, lifecycle
 from server_stub.service.lifecycle import DELETED
-from server_stub.service.lookup import User
 from server_stub.store import rows
+from server_stub.users import User
 from tests.service.bench import ANN, Bench, status
 from tests.store.test_store import T0
 

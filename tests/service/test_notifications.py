@@ -19,8 +19,8 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.submit.arguments import checked_spec
 from server_stub.service import notifications
-from server_stub.service.lookup import User
 from server_stub.service.notifications import AllowedHosts, Refused
+from server_stub.users import User
 from tests.kit.waiting import eventually
 from tests.service.bench import Bench
 from tests.service.test_hangs import becomes, with_two_ranks

@@ -34,7 +34,7 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, JobPage
 from server_stub.service import JobFilters, Service, admission
 from server_stub.service.admission import fingerprint
-from server_stub.service.lookup import User
+from server_stub.users import User
 from tests.kit.waiting import eventually
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload

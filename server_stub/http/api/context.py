@@ -22,8 +22,8 @@ from server_stub.http.limits import Bodies
 from server_stub.http.metrics import Traffic
 from server_stub.logs.hub import LogHub
 from server_stub.service import Service
-from server_stub.service.lookup import User
 from server_stub.settings import Settings
+from server_stub.users import User
 from server_stub.worker_gateway.attempt import WorkerRegistry
 
 

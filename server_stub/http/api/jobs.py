@@ -48,7 +48,7 @@ from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
 from server_stub.logs.stream import logs as written_logs, stream as stream_logs
 from server_stub.service import JobFilters
-from server_stub.service.lookup import User
+from server_stub.users import User
 
 PAGE = 100
 MAX_PAGE = 1000  # about 1.5 MB of response

@@ -49,7 +49,7 @@ from server_stub.http.api.jobs import readable
 from server_stub.http.auth import cookie, csrf_token, set_cookie
 from server_stub.http.limits import Guard
 from server_stub.http.page import views
-from server_stub.service.lookup import User
+from server_stub.users import User
 
 JOBS = 100  # in a page of the table
 MEMBERS = 1000  # of an unfolded group: all

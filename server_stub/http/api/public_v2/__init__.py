@@ -35,7 +35,7 @@ from server_stub.http.api.public_v2 import catalogue, jobs
 from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token
 from server_stub.http.auth import Users
 from server_stub.http.limits import Guard
-from server_stub.service.lookup import User
+from server_stub.users import User
 
 _SERVICE_AUTH = "/public/v2/service_auth"
 _WRONG = "invalid user credentials"
