@@ -32,7 +32,9 @@ from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import CHECKPOINTS, Attempt, Source
-from server_stub.service.active import ActiveJob, row_of, stand_in
+from server_stub.service.active import ActiveJob
+from server_stub.service.stand_ins import stand_in
+from server_stub.service.stored import row_of
 from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow, Key, NewJob
 

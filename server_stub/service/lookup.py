@@ -20,8 +20,9 @@ from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs.records import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
-from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found
+from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.job_files import JobFiles
+from server_stub.service.stored import found
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
 from server_stub.users import User
@@ -36,6 +37,15 @@ def check_owner(user: User, job: JobInfo, act: str) -> None:
     """
     if job.owner != user.name and not user.admin:
         raise Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins {act}")
+
+
+def check_observable(user: User, job: JobInfo, what: str) -> None:
+    """Raises Forbidden: the user is neither the owner of the job nor an admin; Conflict: the job
+    was submitted with `observe=False`. `what`: what the user asks for, for messages.
+    """
+    check_owner(user, job, f"can see its {what}")
+    if not job.spec.observe:
+        raise Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
 
 
 def check_running(job: JobInfo, why: str) -> None:

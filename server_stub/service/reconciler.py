@@ -18,12 +18,14 @@ from client_lib.spec.wire import Event, GroupInfo, StateChange
 from server_stub.failures import explain, script_change
 from server_stub.runtimes import Clock, Observation, Runtime, Tasks
 from server_stub.service import lifecycle
-from server_stub.service.active import ActiveJob, ActiveJobs, Gate
+from server_stub.service.active import ActiveJob, ActiveJobs
+from server_stub.service.cleanup import Cleanup
+from server_stub.service.gate import Gate
 from server_stub.service.job_files import JobFiles
+from server_stub.service.job_metrics import MetricsReader
+from server_stub.service.job_stacks import StackTaker
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.notifications import Notifier
-from server_stub.service.observer import Observer
-from server_stub.service.retention import Cleanup
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable, group_rows
 from server_stub.store.rows import JobRow, save_job
@@ -44,23 +46,31 @@ class Reconciler:
         clock: Clock,
         jobs: ActiveJobs,
         files: JobFiles,
-        observer: Observer,
+        metrics: MetricsReader,
+        stacks: StackTaker,
         notifier: Notifier,
         cleanup: Cleanup,
     ) -> None:
-        self._store, self._runtime, self._clock, self._jobs = store, runtime, clock, jobs
-        self._files, self._observer, self._notifier, self._cleanup = (
-            files,
-            observer,
-            notifier,
-            cleanup,
-        )
+        self._store = store
+        self._runtime = runtime
+        self._clock = clock
+        self._jobs = jobs
+        self._files = files
+        self._metrics = metrics
+        self._notifier = notifier
+        self._cleanup = cleanup
         self.gate = Gate(jobs.by_id)
         self._asked: set[str] = set()
         """Jobs and groups that others wait for, and that may have ended."""
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
         self._watchdog = Watchdog(
-            clock, runtime, observer, self.stop, self.add_event, self._tell_hang
+            clock,
+            runtime,
+            metrics,
+            stacks,
+            self.stop,
+            self.add_event,
+            self._tell_hang,
         )
 
     def add(self, active: ActiveJob, failed: str | None = None) -> None:
@@ -169,9 +179,7 @@ class Reconciler:
                 seen = replace(seen, first_failing=failure)
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
-        step = (
-            await self._observer.step(active.info) if active.info.spec.retry_reset_steps else None
-        )
+        step = await self._metrics.step(active.info) if active.info.spec.retry_reset_steps else None
         self._apply(active, seen, step)
 
     def _apply(self, active: ActiveJob, seen: Observation, step: float | None = None) -> None:

@@ -1,9 +1,9 @@
 """The service: everything the server can do, without HTTP.
 
 `admission` checks a submit, `submit` stores it, `reconciler` drives the job by the decisions of
-`lifecycle`, `lookup` finds it, `observer` shows what it does, `sessions` lets users into its
-workers, `retention` removes it. HTTP calls four of these parts directly; this module has what needs
-several parts.
+`lifecycle`, `lookup` finds it, `job_metrics` and `job_stacks` show what it does, `provenance` what
+it ran, `sessions` lets users into its workers, `cleanup` removes it by the rule of `retention`.
+HTTP calls six of these parts directly; here is what needs several of them.
 """
 
 import asyncio
@@ -28,16 +28,20 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Clock, Runtime, Tasks, checked
 from server_stub.runtimes.plan import working_dir
-from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
+from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.admission import Admission
+from server_stub.service.cleanup import Cleanup
 from server_stub.service.job_files import LOST, JobFiles
+from server_stub.service.job_metrics import MetricsReader
+from server_stub.service.job_stacks import StackTaker
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import JobLookup
 from server_stub.service.notifications import AllowedHosts, Notifier
-from server_stub.service.observer import Observer
+from server_stub.service.provenance import ProvenanceReader
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.retention import DEFAULT_GB, Cleanup, Retention
+from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.sessions import Sessions
+from server_stub.service.stored import from_row
 from server_stub.service.submit import Submits
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
@@ -90,9 +94,19 @@ class Service:
         self._cleanup = Cleanup(store, files, self._retention, clock)
         self._notifier = Notifier(store, files, hosts)
         self.lookup = JobLookup(store, jobs, files, settings.share_jobs)
-        self.observer = Observer(runtime, clock, store, self.lookup, files)
+        self.metrics = MetricsReader(clock, store, self.lookup)
+        self.stacks = StackTaker(runtime, clock, self.lookup)
+        self.provenance = ProvenanceReader(store, self.lookup, files)
         self._reconciler = Reconciler(
-            store, runtime, clock, jobs, files, self.observer, self._notifier, self._cleanup
+            store,
+            runtime,
+            clock,
+            jobs,
+            files,
+            self.metrics,
+            self.stacks,
+            self._notifier,
+            self._cleanup,
         )
         self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
@@ -145,7 +159,7 @@ class Service:
         await self.runtime.close()
         await self._reconciler.close()
         await self._notifier.close()
-        self.observer.close()
+        self.metrics.close()
         await self._store.close()
         self._request_log.close()
 
@@ -155,14 +169,14 @@ class Service:
         """The JobInfo as it is now, with its progress, as JSON. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)
         text = found.text
-        progress = await self.observer.details(user, found.public)
+        progress = await self.metrics.details(user, found.public)
         return with_progress(text, progress) if progress else text
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
         """A JobPage as JSON, newest first, with progress. Raises as `JobLookup.page`."""
         stored, infos, last = await self.lookup.page(user, wanted, limit, cursor)
         active = [job.public for row in stored if (job := self._jobs.by_id.get(row.id))]
-        progress = await self.observer.progress(user, active)
+        progress = await self.metrics.progress(user, active)
         jobs = b",".join(self.lookup.newest_text(row, progress.get(row.id)) for row in stored)
         groups = b",".join(info.model_dump_json().encode() for info in infos)
         next_cursor = b'"%d"' % last if last else b"null"

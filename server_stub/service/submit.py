@@ -35,12 +35,13 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes import Clock
-from server_stub.service.active import ActiveJob, ActiveJobs, row_of
+from server_stub.service.active import ActiveJob, ActiveJobs
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
 from server_stub.service.lifecycle import JobStatus
 from server_stub.service.lookup import JobLookup
 from server_stub.service.reconciler import Reconciler
+from server_stub.service.stored import row_of
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, JobRow, Key, NewJob

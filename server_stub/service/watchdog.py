@@ -21,8 +21,9 @@ from client_lib.spec.states import Reason, State
 from server_stub.failures import hangs
 from server_stub.runtimes import Clock, Runtime, Tasks
 from server_stub.service.active import ActiveJob
+from server_stub.service.job_metrics import MetricsReader
+from server_stub.service.job_stacks import StackTaker
 from server_stub.service.lifecycle import Stop
-from server_stub.service.observer import Observer
 from server_stub.worker_gateway.worker import Quiet
 
 log = logging.getLogger(__name__)
@@ -64,15 +65,21 @@ class Watchdog:
         self,
         clock: Clock,
         runtime: Runtime,
-        observer: Observer,
+        metrics: MetricsReader,
+        stacks: StackTaker,
         stop: Callable[[ActiveJob, Stop], None],
         add_event: Callable[[ActiveJob, Reason, str], None],
         tell_hang: Callable[[ActiveJob, str, bool], None],
     ) -> None:
         """`stop` stops a job, `add_event` reports its silence; `tell_hang` gets a sentence when a
         job hangs (True), and when it goes on (False)."""
-        self._clock, self._runtime, self._observer = clock, runtime, observer
-        self._stop, self._add_event, self._tell_hang = stop, add_event, tell_hang
+        self._clock = clock
+        self._runtime = runtime
+        self._metrics = metrics
+        self._stacks = stacks
+        self._stop = stop
+        self._add_event = add_event
+        self._tell_hang = tell_hang
         self._cases: dict[str, _Case] = {}
         self._tasks = Tasks(log, "a job can't be watched")
 
@@ -148,7 +155,7 @@ class Watchdog:
     async def _look_for_steps(self, active: ActiveJob, left_s: float) -> None:
         attempt, seen = active.info.attempt, ""
         try:
-            seen = await self._observer.first_steps(active.info)
+            seen = await self._metrics.first_steps(active.info)
         finally:
             if active.info.attempt == attempt and active.info.state is State.RUNNING:
                 if seen or left_s <= 0:
@@ -232,9 +239,9 @@ class Watchdog:
         try:
             waited = asyncio.Event()
             self._clock.call_later(BETWEEN_S, waited.set)
-            before = await self._observer.take(active.info)
+            before = await self._stacks.take(active.info)
             await waited.wait()
-            after = await self._observer.take(active.info)
+            after = await self._stacks.take(active.info)
         except ClientLibError:  # it has just ended
             return None
         known = len(_ended_workers(active))  # each is one of the problems

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
@@ -21,8 +19,8 @@ from client_lib.transport.rest import Rest
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs.records import LoggedJob
 from server_stub.runtimes import RAN_IMAGE
-from server_stub.service.active import row_of
-from server_stub.service.observer import provenance
+from server_stub.service.provenance import provenance
+from server_stub.service.stored import row_of
 from tests.http.conftest import Api, Running
 
 RAN = paths.job("train", "provenance")
@@ -148,9 +146,7 @@ def test_lines_of_a_script_that_look_like_a_launchers_are_skipped_or_harmless(
     )
 
 
-def test_what_scripts_have_written_there_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_scripts_have_written_there_is_bounded(tmp_path: Path) -> None:
     lines = [
         "- metrics "
         + json.dumps(
@@ -162,8 +158,7 @@ def test_what_scripts_have_written_there_is_bounded(
     job = logs(tmp_path, '- metrics {"hardware": {"cpu": "one"}}', *lines)
     (machine,) = provenance(info(), request, job, [], []).machines
     assert (len(machine.packages), machine.seeds) == (4998, {"S": "119"})
-    monkeypatch.setattr("server_stub.service.observer._ALL_NAMES_MAX", 10)
-    (machine,) = provenance(info(), request, job, [], []).machines
+    (machine,) = provenance(info(), request, job, [], [], all_names_max=10).machines
     assert (len(machine.packages), machine.hardware) == (8, {"cpu": "one"})
 
 

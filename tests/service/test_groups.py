@@ -10,7 +10,8 @@ from itertools import pairwise
 from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo
-from server_stub.service.active import Gate, from_row
+from server_stub.service.gate import Gate
+from server_stub.service.stored import from_row
 from server_stub.store import group_rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import JobFilters, NewJob

@@ -376,7 +376,7 @@ def test_a_server_that_ends_begins_to_read_no_log(bench: Bench) -> None:
         async with bench.server() as service:
             job = await bench.submit(name="one")
             readings = [
-                asyncio.ensure_future(service.observer._read_log(read, job)) for _ in range(3)
+                asyncio.ensure_future(service.metrics._read_log(read, job)) for _ in range(3)
             ]
             await eventually(lambda: len(begun) == 2)
         go_on.set()

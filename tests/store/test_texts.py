@@ -15,8 +15,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.files.request_log import UNWRITTEN
 from server_stub.runtimes.verdict import Stage, WorkerStatus, last_stacks, verdict
-from server_stub.service.active import row_of
-from server_stub.service.observer import read_dumps
+from server_stub.service.job_stacks import read_dumps
+from server_stub.service.stored import row_of
 from server_stub.store import rows
 from server_stub.store.rows import JobFilters, JobRow, NewJob
 from server_stub.worker_gateway.report import parse

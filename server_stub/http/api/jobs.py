@@ -310,7 +310,7 @@ async def get_output(
 @router.get(f"{JOB}/stacks")
 async def get_stacks(parts: Parts, job: OfPath) -> JobStacks:
     """The stacks of all threads of the running job, for its owner and admins."""
-    return await parts.service.observer.stacks(*job)
+    return await parts.service.stacks.of(*job)
 
 
 @router.get(f"{JOB}/provenance")
@@ -318,7 +318,7 @@ async def get_provenance(parts: Parts, job: OfPath) -> wire.JobProvenance:
     """The record of what the job ran: code, packages, hardware and images;
     for its owner and admins.
     """
-    return await parts.service.observer.provenance(*job)
+    return await parts.service.provenance.of(*job)
 
 
 @router.get(f"{JOB}/metrics", response_model=JobMetrics)
@@ -349,7 +349,7 @@ async def get_job_metrics(
     max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
     age_s = float(max_age[1]) if max_age else 0.0
     return JsonText(
-        await parts.service.observer.metrics(job.user, job.name, rank, points, job.owner, age_s)
+        await parts.service.metrics.of(job.user, job.name, rank, points, job.owner, age_s)
     )
 
 
@@ -358,7 +358,7 @@ async def get_job_goodput(parts: Parts, job: OfPath) -> JobGoodput:
     """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on;
     for its owner and admins.
     """
-    return await parts.service.observer.goodput(*job)
+    return await parts.service.metrics.goodput(*job)
 
 
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)

@@ -186,7 +186,7 @@ class Pages:
             request.query_params.get("file", ""),
         )
         if not isinstance(info.code, CodeSnapshot):
-            ran = (await service.observer.provenance(*of)).submitted
+            ran = (await service.provenance.of(*of)).submitted
             script = (await service.lookup.find(*of)).row.script_path
             in_place = os.path.dirname(script) if script else (await service.outputs(*of)).in_place
             return _page(request, "code.html", job=info, ran=ran, in_place=in_place, files=[])
@@ -215,10 +215,10 @@ class Pages:
         )
 
     async def _ran(self, of: Named) -> Ran:
-        observer = self._parts.service.observer
-        ran = Ran(await self._info(of), await observer.provenance(*of))
+        service = self._parts.service
+        ran = Ran(await self._info(of), await service.provenance.of(*of))
         with suppress(ClientLibError):  # it was submitted with observe=False
-            found = await observer.metrics(of.user, of.name, 0, _POINTS, of.owner)
+            found = await service.metrics.of(of.user, of.name, 0, _POINTS, of.owner)
             ran = ran._replace(metrics=JobMetrics.model_validate_json(found))
         return ran
 
