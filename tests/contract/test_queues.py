@@ -10,6 +10,7 @@ import pytest
 from client_lib.errors import NotSupported
 from client_lib.spec.states import Reason, State
 from server_stub.runtimes.kube.api import connect
+from server_stub.runtimes.kube.queues import is_queued
 from tests.cluster import Cluster, objects
 from tests.cluster.needs import missing
 from tests.cluster.waiting import until
@@ -143,12 +144,13 @@ def test_a_queue_that_does_not_exist_is_named(place: ClusterPlace) -> None:
 def is_taken(place: ClusterPlace, namespace: str) -> bool:
     """True as soon as Kueue takes the place's kind of workload there."""
     api = connect(place.cluster.kubeconfig, None)
-    return any(place.kind.is_queued(api, namespace) for _ in until(60, pause_s=0.2))
+    return any(is_queued(api, place.kind, namespace) for _ in until(60, pause_s=0.2))
 
 
 def test_a_kueue_is_found_by_what_it_does(place: ClusterPlace, kube: ClusterPlace) -> None:
     assert is_taken(place, place.namespace)
-    assert not place.kind.is_queued(connect(place.cluster.kubeconfig, None), kube.namespace)
+    api = connect(place.cluster.kubeconfig, None)
+    assert not is_queued(api, place.kind, kube.namespace)
     with pytest.raises(NotSupported, match="queue_name='team': no Kueue of this cluster takes "):
         kube.job(STAY, queue_name="team").submit()
 

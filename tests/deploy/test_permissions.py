@@ -14,8 +14,8 @@ from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.catalogue.file import load
-from server_stub.runtimes.kube.cluster import ObjectsApi
 from server_stub.runtimes.kube.doctor import OPTIONAL, Permission, needed
+from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.trainjob import TRAINJOB

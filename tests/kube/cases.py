@@ -18,10 +18,11 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.check import check
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import Objects, render
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.runtimes.kube.workload import ClusterOptions, WorkloadKind
+from server_stub.runtimes.kube.workload import WorkloadKind
 from server_stub.settings import Settings
 
 GOLDEN = Path(__file__).parent / "golden"

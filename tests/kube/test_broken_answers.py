@@ -14,7 +14,7 @@ from kubernetes import client
 from kubernetes.config import ConfigException
 
 from server_stub.runtimes.kube.api import Api, ApiError
-from server_stub.runtimes.kube.cluster import BeingDeleted, ObjectsApi
+from server_stub.runtimes.kube.objects_api import BeingDeleted, ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from tests.kube.cases import CLUSTER, Builder
 

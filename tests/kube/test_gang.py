@@ -22,11 +22,12 @@ from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.objects import Record
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.kube.observe.inventory import Workload, parse_pod, parse_workload
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.runtimes.kube.workload import ClusterOptions, Object
+from server_stub.runtimes.kube.workload import Object
 from server_stub.worker_gateway.attempt import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.worker import NOTICED_S, RemoteWorker, State
 from tests.kit.worker_reports import report

@@ -18,10 +18,11 @@ from server_stub.files.room import Spare
 from server_stub.runtimes import Observation
 from server_stub.runtimes.kube import api, objects
 from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster, NameTaken
+from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import AttemptObjects, Record
+from server_stub.runtimes.kube.objects_api import NameTaken
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB

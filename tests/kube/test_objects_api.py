@@ -11,7 +11,7 @@ import pytest
 
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, connect
-from server_stub.runtimes.kube.cluster import BeingDeleted, NameTaken, ObjectsApi
+from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken, ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, PyTorchJob
 from server_stub.runtimes.kube.render import Objects, render
 from server_stub.runtimes.kube.workload import Applied, Object

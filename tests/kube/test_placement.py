@@ -14,7 +14,7 @@ import pytest
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, connect
 from server_stub.runtimes.kube.catalogue import Gang, GangScheduler
-from server_stub.runtimes.kube.cluster import ObjectsApi
+from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import ClusterState, observe as interpreted
 from server_stub.runtimes.kube.observe.inventory import parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB

@@ -4,6 +4,7 @@ import pytest
 
 from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.queues import is_queued
 from tests.cluster import Cluster
 from tests.kube.test_real_api import PATHS
 
@@ -19,7 +20,7 @@ def api(control_plane: Cluster) -> Api:
 
 
 def test_nobody_queues_where_there_is_no_kueue_for_pytorch_jobs(api: Api) -> None:
-    assert not PYTORCHJOB.is_queued(api, "jobs")
+    assert not is_queued(api, PYTORCHJOB, "jobs")
 
 
 def test_nothing_is_made_of_it(api: Api, control_plane: Cluster) -> None:

@@ -10,9 +10,10 @@ import pytest
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube import names, trainjob
 from server_stub.runtimes.kube.api import Api, ApiError, connect
-from server_stub.runtimes.kube.cluster import ObjectsApi
+from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import ClusterState, observe
 from server_stub.runtimes.kube.observe.inventory import Event, Workload, parse_workload
+from server_stub.runtimes.kube.queues import is_queued
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import SCHEDULERS, Object, is_missing
@@ -212,6 +213,6 @@ def test_a_probe_makes_its_runtime_and_no_job(api: Api, cluster: Cluster) -> Non
     cluster.namespace("probes")
     before = TRAINJOB.check(api, "probes")
     assert (before.ok, before.fix) == (False, "start the server again, which makes it")
-    assert not TRAINJOB.is_queued(api, "probes")
+    assert not is_queued(api, TRAINJOB, "probes")
     assert TRAINJOB.check(api, "probes").ok
     assert cluster.api.get(TRAINJOB.collection("probes"))["items"] == []

@@ -59,7 +59,7 @@ class IndexedJob(WorkloadKind):
     def parts(self, name: str) -> tuple[str, ...]:
         return (f"Job/{name}-0",)
 
-    def is_queued(self, api: Api, namespace: str) -> bool:
+    def is_suspended(self, workload: Object) -> bool:
         return False
 
     def check(self, api: Api, namespace: str) -> Check:

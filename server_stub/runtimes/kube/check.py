@@ -7,8 +7,8 @@ from client_lib.errors import NotSupported, TooLarge, Unavailable
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import pod, storage
-from server_stub.runtimes.kube.workload import ClusterOptions
 
 SPEC_MAX = 700 * 2**10
 """Largest spec in bytes: it is sent in a ConfigMap, which holds 1 MiB."""

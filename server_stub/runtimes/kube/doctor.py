@@ -17,8 +17,10 @@ from server_stub.runtimes.kube.catalogue import (
     Toleration,
 )
 from server_stub.runtimes.kube.observe.messages import amount, quantity
+from server_stub.runtimes.kube.options import ClusterOptions
+from server_stub.runtimes.kube.queues import is_queued
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.workload import POD_GROUPS, ClusterOptions, WorkloadKind
+from server_stub.runtimes.kube.workload import POD_GROUPS, WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
@@ -85,7 +87,7 @@ def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
         return
     kind = cluster.kind
     try:
-        queued = kind.is_queued(api, cluster.namespace)
+        queued = is_queued(api, kind, cluster.namespace)
     except ApiError:
         return  # the check of the operator reports it
     message = f"Kueue takes {kind.name}s: jobs may name a queue"

@@ -27,8 +27,9 @@ from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, Observation, is_set_within
 from server_stub.runtimes.kube.api import FEW_TRIES, ApiError, call_in_thread, call_until_answered
-from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
+from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, Workload, parse_workload
 from server_stub.runtimes.kube.observe.messages import Blocker, refusal
 from server_stub.runtimes.kube.render import Objects, payload_files, render

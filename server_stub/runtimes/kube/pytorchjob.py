@@ -102,13 +102,8 @@ class PyTorchJob(WorkloadKind):
     def parts(self, name: str) -> tuple[str, ...]:
         return (f"PodGroup/{name}",)
 
-    def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if Kueue queues PyTorchJobs. Its presence alone is not enough: its integration
-        kubeflow.org/pytorchjob is off by default since 0.19, and a suspended job would then never
-        start."""
-        return bool(
-            self.dry_run(api, namespace, {QUEUE: PROBE})["spec"]["runPolicy"].get("suspend")
-        )
+    def is_suspended(self, workload: Object) -> bool:
+        return bool(workload["spec"]["runPolicy"].get("suspend"))
 
     def check(self, api: Api, namespace: str) -> Check:
         """The operator is installed, new enough and ready, and accepts a PyTorchJob."""

@@ -1,4 +1,5 @@
-"""Asks Kueue about the queues in which jobs wait, and describes the place of a job there.
+"""Asks Kueue whether it takes jobs and about the queues in which they wait, and describes the place
+of a job there.
 
 Sources: Kueue 0.18, apis/visibility/v1beta2/types.go (the order) and apis/kueue/v1beta2
 (LocalQueue, ClusterQueue).
@@ -6,6 +7,7 @@ Sources: Kueue 0.18, apis/visibility/v1beta2/types.go (the order) and apis/kueue
 
 import asyncio
 import logging
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,19 +20,48 @@ from typing import Any
 from client_lib.spec.wording import about
 from server_stub.runtimes import place
 from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, find
+from server_stub.runtimes.kube.names import PROBE, QUEUE
+from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import messages
 from server_stub.runtimes.kube.observe.inventory import Inventory, WorkerPod, Workload
+from server_stub.runtimes.kube.workload import WorkloadKind, is_missing
 
 LOOK_S = 8.0
 """Age at which an answer is asked for again."""
 EARLIER_MAX = 20
 """Number of ended jobs of a queue that count for an estimate, the newest."""
+_NOTICED_TRIES = 20
+"""Number of tries until the webhook of an operator knows a new object on which workloads are
+based."""
+_NOTICED_S = 0.25
+"""Seconds between two of these tries."""
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 VISIBILITY = "/apis/visibility.kueue.x-k8s.io/v1beta2"
 
 Json = Mapping[str, Any]
 
 _log = logging.getLogger(__name__)
+
+
+def is_queued(api: Api, kind: WorkloadKind, namespace: str) -> bool:
+    """True if a Kueue takes workloads of this kind in a namespace: it suspends each that names a
+    queue, until its turn. Blocks. Raises ApiError.
+
+    The presence of Kueue alone is not enough: its integration kubeflow.org/pytorchjob, for one, is
+    off by default since 0.19, and a suspended job would then never start. Creates the object on
+    which the probe is based, which jobs use, too.
+    """
+    base = kind.probe_base(namespace)
+    tries = _NOTICED_TRIES
+    while True:
+        try:
+            return kind.is_suspended(kind.dry_run(api, namespace, {QUEUE: PROBE}))
+        except ApiError as error:
+            tries -= 1
+            if not tries or base is None or not is_missing(base, error.message):
+                raise
+        ObjectsApi(api, namespace, kind).create_base(base)
+        time.sleep(_NOTICED_S)
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,11 @@ from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import Record
 from server_stub.runtimes.kube.observe.inventory import Workload
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.queues import is_queued
 from server_stub.runtimes.kube.render import masked, render, storage
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.settings import Settings
 from server_stub.worker_gateway.attempt import WorkerRegistry
 from server_stub.worker_gateway.worker import StackDump
@@ -135,7 +136,7 @@ class KubeRuntime:
         try:
             if cluster.options.catalogue.job_kind == "auto":
                 cluster = self._clusters[namespace] = await call_in_thread(cluster.with_kind_there)
-            found = await call_in_thread(cluster.kind.is_queued, cluster.api, namespace)
+            found = await call_in_thread(is_queued, cluster.api, cluster.kind, namespace)
         except ApiError as error:
             if error.status in (403, 404):
                 _log.error(

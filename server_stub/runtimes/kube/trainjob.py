@@ -11,7 +11,6 @@ pkg/runtime/core/trainingruntime.go; JobSet v0.12.0.
 
 import hashlib
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +19,6 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, serves
-from server_stub.runtimes.kube.cluster import ObjectsApi
 from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE, QUEUE
 from server_stub.runtimes.kube.workload import (
     SCHEDULERS,
@@ -34,10 +32,6 @@ from server_stub.runtimes.kube.workload import (
 from server_stub.runtimes.verdict import elastic_bounds
 
 INSTALL = "install Kubeflow Trainer 2.2 or newer with JobSet: https://github.com/kubeflow/trainer"
-_NOTICED_TRIES = 20
-"""Number of tries until the webhook knows a new TrainingRuntime."""
-_NOTICED_S = 0.25
-"""Seconds between two of these tries."""
 RUNTIME = "TrainingRuntime"
 CONTAINER = "node"  # the trainer's webhook refuses a runtime without a container of this name
 REPLICATED_JOB = "node"
@@ -142,7 +136,7 @@ class TrainJob(WorkloadKind):
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
         """The smallest TrainJob. Its patch needs Kubeflow Trainer 2.2."""
         spec = {
-            "runtimeRef": self._reference(self._plain_runtime(namespace)),
+            "runtimeRef": self._reference(self.probe_base(namespace)),
             "trainer": {"image": "none", "numNodes": 1},
             "runtimePatches": [_patch(0, {"metadata": {"labels": {MANAGED_BY: OURS}}})],
             "suspend": False,
@@ -160,20 +154,14 @@ class TrainJob(WorkloadKind):
     def parts(self, name: str) -> tuple[str, ...]:
         return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0", f"PodGroup/{name}"
 
-    def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if Kueue queues TrainJobs. Creates the TrainingRuntime of the
-        probe, which jobs use, too.
-        """
-        tries, runtime = _NOTICED_TRIES, self._plain_runtime(namespace)
-        while True:
-            try:
-                return bool(self.dry_run(api, namespace, {QUEUE: PROBE})["spec"].get("suspend"))
-            except ApiError as error:
-                tries -= 1
-                if not tries or not is_missing(runtime, error.message):
-                    raise
-            ObjectsApi(api, namespace, self).create_base(runtime)
-            time.sleep(_NOTICED_S)
+    def probe_base(self, namespace: str) -> Object:
+        """The TrainingRuntime of a TrainJob that sets nothing but a container. Jobs use it, too."""
+        return self._runtime(
+            namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False)
+        )
+
+    def is_suspended(self, workload: Object) -> bool:
+        return bool(workload["spec"].get("suspend"))
 
     def check(self, api: Api, namespace: str) -> Check:
         """Its webhooks accept a TrainJob, and a TrainingRuntime of this server is there."""
@@ -188,7 +176,7 @@ class TrainJob(WorkloadKind):
         try:
             self.dry_run(api, namespace)
         except ApiError as error:
-            there = not is_missing(self._plain_runtime(namespace), error.message)
+            there = not is_missing(self.probe_base(namespace), error.message)
             fix = INSTALL if there else "start the server again, which makes it"
             return checked(self.operator, f"it refuses a {self.name}: {error.message}", fix)
         return checked(self.operator, f"it runs and takes a {self.name} of this server's runtime")
@@ -201,12 +189,6 @@ class TrainJob(WorkloadKind):
             "labels": {MANAGED_BY: OURS},
         }
         return self.object(metadata, spec, RUNTIME)
-
-    def _plain_runtime(self, namespace: str) -> Object:
-        """The TrainingRuntime of a TrainJob that sets nothing but a container, for `probe`."""
-        return self._runtime(
-            namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False)
-        )
 
     def _reference(self, runtime: Object) -> Object:
         return {"apiGroup": self.group, "kind": RUNTIME, "name": runtime["metadata"]["name"]}

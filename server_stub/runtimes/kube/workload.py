@@ -1,5 +1,5 @@
 """The interface of a kind of Kubernetes object that runs the pods of an attempt, such as
-PyTorchJob, and the options of a cluster, of which the kind is one.
+PyTorchJob.
 
 Everything that differs between such kinds is a member of `WorkloadKind`. The rest of the runtime
 works with any kind; `assemble` in `runtime` chooses one.
@@ -8,7 +8,7 @@ works with any kind; `assemble` in `runtime` chooses one.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from client_lib.spec.command_line import NAME_MAX
@@ -16,8 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube.api import Api
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, GangScheduler
-from server_stub.settings import Settings
+from server_stub.runtimes.kube.catalogue import GangScheduler
 
 Object = dict[str, Any]
 """A Kubernetes object, as in its JSON."""
@@ -141,11 +140,13 @@ class WorkloadKind(ABC):
         about them are events of the job.
         """
 
+    def probe_base(self, _namespace: str) -> Object | None:
+        """Make the object on which the probe is based; None: it is based on nothing."""
+        return None
+
     @abstractmethod
-    def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if a Kueue takes its objects in a namespace: it suspends each that
-        names a queue, until its turn.
-        """
+    def is_suspended(self, workload: Object) -> bool:
+        """True if the operator makes no pods of this object until someone resumes it."""
 
     @abstractmethod
     def check(self, api: Api, namespace: str) -> Check:
@@ -191,25 +192,3 @@ class WorkloadKind(ABC):
             "POST", self.collection(namespace), self.probe(namespace, labels or {}), query
         )
         return answer
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The server's settings, and facts about the cluster that the runtime has found out: what
-    decides which objects are created there."""
-
-    settings: Settings
-    kind: WorkloadKind
-    """Kind of the workloads."""
-    catalogue: ClusterCatalogue
-    namespace: str
-    """Namespace of the objects of the jobs."""
-    launcher: bytes = field(repr=False)
-    """The zipapp of the worker launcher (client_lib.worker.zipapp_build)."""
-    server_ca: str | None = None
-    """Certificates (PEM) of the authority that signed the server's certificate; None: the
-    certificates of the image.
-    """
-    kueue: bool | None = False
-    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`;
-    None: the server has not asked yet."""

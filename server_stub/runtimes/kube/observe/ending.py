@@ -10,8 +10,8 @@ from server_stub.runtimes import Attempt, verdict
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import meaning
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
 from server_stub.worker_gateway.attempt import SILENT_S
 from server_stub.worker_gateway.worker import WorkerView

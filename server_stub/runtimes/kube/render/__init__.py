@@ -24,8 +24,9 @@ from client_lib.worker import function_runner
 from server_stub.runtimes import Attempt, plan as common
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import pod, storage
-from server_stub.runtimes.kube.workload import ClusterOptions, Object, WorkloadPlan
+from server_stub.runtimes.kube.workload import Object, WorkloadPlan
 
 CODE_MAX = 700 * 2**10
 """Largest code in a ConfigMap, in bytes: it holds 1 MiB, and base64 adds a third."""

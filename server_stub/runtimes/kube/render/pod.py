@@ -14,9 +14,10 @@ from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Needs, Peer
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder, mebibytes
-from server_stub.runtimes.kube.workload import ClusterOptions, Object
+from server_stub.runtimes.kube.workload import Object
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
 """Command of the agent, isolated from the PYTHON* variables and site packages of the
