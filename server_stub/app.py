@@ -14,11 +14,11 @@ from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
+from server_stub.http.access_log import AccessLog
 from server_stub.http.api import answers, jobs, server, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import authenticate
 from server_stub.http.limits import Guard
-from server_stub.server_log import AccessLog
 
 PUBLIC_V2 = "/public/v2/"
 PAGES = ("/login", "/logout", "/jobs/", "/server", "/static/")

@@ -28,10 +28,12 @@ from client_lib.launcher_protocol.record import (
     pattern,
 )
 from client_lib.spec.wire import JobProgress
+from server_stub.curves.bars import Bars
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps
-from server_stub.curves.tracker import PROGRESS_OF, Bars, Key, Points, Tracker
+from server_stub.curves.points import Points
+from server_stub.curves.tracker import PROGRESS_OF, Key, Tracker
 from server_stub.files.job_dirs import log_dir, worker_dir
 from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader

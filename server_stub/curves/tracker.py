@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, field
-from itertools import compress, count
-from math import isfinite, isnan
-from operator import add
-from statistics import quantiles
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from math import isfinite
 
 from client_lib.launcher_protocol.record import GOES_ON, METRICS, WRITTEN
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import grammar, lag
+from server_stub.curves.bars import Bars
+from server_stub.curves.points import Axis, Points
 
 POINT_BYTES = 24  # of memory
 LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
@@ -26,14 +22,6 @@ _NAME_MAX = 200
 _WRITTEN_MAX = 1000
 """Largest number of times at which checkpoints were written."""
 _WARNINGS_MAX = 10
-_MARKS = 3
-"""Least number of marks that are progress: any text may hold `1/2` once."""
-_MARKS_KEPT = 128
-_SILENT_S = 60.0
-"""No time left is estimated for a bar that has shown no mark for so long ..."""
-_SILENT_TIMES = 10.0
-"""... and for so many times the usual time between two marks."""
-_BARS_MAX = 32
 # ranks and streams with an open line or traceback: a job may name any ranks in its log
 _WRITERS_MAX = 1024
 # Source of values that a library posts now and then; every other source has more values.
@@ -41,210 +29,7 @@ _WRITERS_MAX = 1024
 POSTED = "posted"
 USED = "used"  # the source of what a launcher has measured: no metrics of the job, and no progress
 PROGRESS_OF = (0, None)  # the ranks whose counters are the progress of a job
-Axis = Literal["step", "epoch", "count"]
 Key = tuple[int | None, str]  # rank (None: a line of no rank, as in train.log) and name
-
-
-@dataclass
-class Points:
-    """Values over steps, in the order in which they were printed."""
-
-    axis: Axis
-    """Meaning of `steps`: steps that the script prints, epochs that it prints, or numbers of the
-    points."""
-    source: str
-    """The stream that prints them; a script that prints the same values to another stream makes no
-    second curve.
-    """
-    columns: tuple[array[float], array[float], array[float]] = field(
-        default_factory=lambda: (array("d"), array("d"), array("d"))
-    )
-    """Steps; times in seconds since 1970; values."""
-    thinned: bool = False
-    """Some points were removed, as there were too many."""
-    _looked_at: int = field(default=0, compare=False)
-    """Number of the first values that are no NaN, as far as `first_nan` has looked."""
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def steps(self) -> array[float]:
-        return self.columns[0]
-
-    @property
-    def values(self) -> array[float]:
-        return self.columns[2]
-
-    @property
-    def first_nan(self) -> float | None:
-        """The step of the first NaN; None: there is none. Looks at each value once,
-        as each page asks for it.
-        """
-        new = self.values[self._looked_at :]
-        self._looked_at += next(compress(count(), map(isnan, new)), len(new))
-        return self.steps[self._looked_at] if self._looked_at < len(self) else None
-
-    def add(self, *point: float) -> None:
-        """Add a step, its time and its value."""
-        for column, number in zip(self.columns, point, strict=True):
-            column.append(number)
-
-    def thinned_to(self, most: int) -> Points:
-        """At most `most` of the points, at least 4: the first and last, and the smallest
-        and largest of each part.
-        """
-        if len(self) <= most:
-            return self
-        chosen = list(_chosen(self.values, max(4, most)))
-        steps, times, values = (
-            array("d", map(column.__getitem__, chosen)) for column in self.columns
-        )
-        return Points(self.axis, self.source, (steps, times, values), thinned=True)
-
-    def joined(self, later: Points) -> Points:
-        """These and the points of a later attempt."""
-        steps, times, values = map(add, self.columns, later.columns)
-        return Points(
-            later.axis, later.source, (steps, times, values), thinned=self.thinned or later.thinned
-        )
-
-
-def _chosen(values: array[float], most: int) -> Iterator[int]:
-    """Indices, ascending. A part with NaN keeps its first NaN, as that
-    is what a reader looks for.
-    """
-    parts = (most - 2) // 2
-    inner = len(values) - 2
-    yield 0
-    for part in range(parts):
-        begin, end = 1 + part * inner // parts, 1 + (part + 1) * inner // parts
-        piece = values[begin:end]
-        low, high = min(piece), max(piece)
-        if isnan(sum(piece)):
-            high = next(filter(isnan, piece), high)  # or inf - inf
-        yield from sorted({begin + _index(piece, low), begin + _index(piece, high)})
-    yield len(values) - 1
-
-
-def _index(piece: array[float], value: float) -> int:
-    return next(compress(count(), map(isnan, piece))) if isnan(value) else piece.index(value)
-
-
-@dataclass
-class Bar:
-    """Marks `n/N` of one kind."""
-
-    total: float
-    marks: int = 0
-    restarted: bool = False
-    """The counter began again, so it counts a part of the work, such as an epoch."""
-    times: list[float] = field(default_factory=list)
-    """Times of the marks that are kept."""
-    done: list[float] = field(default_factory=list)
-
-    @property
-    def done_part(self) -> float:
-        return self.done[-1] / self.total
-
-    def add(self, time: float, n: float) -> None:
-        if self.done and n < self.done[-1]:
-            self.restarted = True
-            self.times, self.done = [], []
-        if self.done and n == self.done[-1]:
-            return
-        self.marks += 1
-        self.times.append(time)
-        self.done.append(n)
-        if len(self.done) > _MARKS_KEPT:
-            del self.times[1:-1:2], self.done[1:-1:2]
-
-    def progress(self, now: float) -> JobProgress:
-        """The time left at `now`, by the slopes between marks that are half of all marks apart: an
-        evaluation counts with its share, and a slow start hardly."""
-        times, done = self.times, self.done
-        apart = max(1, len(done) // 2)
-        slopes = [
-            (done[i + apart] - done[i]) / (times[i + apart] - times[i])
-            for i in range(len(done) - apart)
-            if times[i + apart] > times[i]
-        ]
-        since = now - times[-1]
-        usual = (times[-1] - times[0]) / max(1, len(times) - 1)
-        if not slopes or since > max(_SILENT_S, _SILENT_TIMES * usual):
-            return JobProgress(done=self.done_part)
-        slow, middle, fast = quantiles(slopes, n=4) if len(slopes) > 1 else slopes * 3
-        left_s, from_s, to_s = (
-            max(0.0, (self.total - done[-1]) / speed - since)
-            for speed in (middle, fast, slow if slow > 0 else middle)
-        )
-        return JobProgress(
-            done=self.done_part, left_s=left_s, left_from_s=from_s, left_to_s=to_s, rate=middle
-        )
-
-
-class Bars:
-    """The counters of one rank."""
-
-    def __init__(self, saved: Iterable[Any] = ()) -> None:
-        """`saved`: what `saved` of other bars returned, to continue them."""
-        self._bars = {(name, bar[0]): Bar(*bar) for name, bar in saved}
-        self._posted: tuple[float, float, float | None] | None = None
-
-    def saved(self) -> list[object]:
-        return [[name, astuple(bar)] for (name, _), bar in self._bars.items()]
-
-    def add(self, time: float, reading: grammar.Reading) -> None:
-        """Note the counters of a line. With an epoch of a known number of epochs
-        they are parts of the whole.
-        """
-        step, steps, epoch, epochs = reading.step, reading.steps, reading.epoch, reading.epochs
-        if epochs and epoch is not None and epoch <= epochs:
-            per = float(steps or 1)
-            before = max(0.0, epoch - 1) if steps else epoch
-            self._mark(
-                ("epochs", epochs * per),
-                time,
-                before * per + (step if steps and step is not None else 0.0),
-            )
-        elif steps and step is not None and step <= steps and epoch is None:
-            # else a part of an unknown whole
-            self._mark((reading.bar, float(steps)), time, step)
-
-    def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
-        if key not in self._bars and len(self._bars) < _BARS_MAX:
-            self._bars[key] = Bar(key[1])
-        if key in self._bars:
-            self._bars[key].add(time, n)
-
-    def counted(self) -> list[Bar]:
-        """The bars that have enough marks for a progress."""
-        return [bar for bar in self._bars.values() if bar.marks >= _MARKS]
-
-    def _main(self) -> Bar | None:
-        """The first bar that is not complete, else the last one; None: there are no counters."""
-        whole = [bar for bar in self.counted() if not bar.restarted]
-        return next((bar for bar in whole if bar.done_part < 1), whole[-1] if whole else None)
-
-    def marks(self) -> list[tuple[float, float]]:
-        """Times and steps of `_main`; []: there are no counters."""
-        bar = self._main()
-        return list(zip(bar.times, bar.done, strict=True)) if bar else []
-
-    def progress(self, now: float) -> JobProgress:
-        """The progress by `_main`; without values if there are no counters."""
-        bar = self._main()
-        if bar or self._posted is None:
-            return bar.progress(now) if bar else JobProgress()
-        at, done, left_s = self._posted
-        left_s = None if left_s is None else max(0.0, left_s - (now - at))
-        return JobProgress(done=done, left_s=left_s, left_from_s=left_s, left_to_s=left_s)
-
-    def post(self, time: float, percent: float | None, left_s: float | None) -> None:
-        """Note the progress that a library has computed. It counts where there are no counters."""
-        if percent is not None:
-            ends = left_s is not None and isfinite(left_s)
-            self._posted = time, min(1.0, max(0.0, float(percent) / 100)), left_s if ends else None
 
 
 @dataclass

@@ -23,7 +23,7 @@ from client_lib.errors import Unauthorized, Unavailable
 from client_lib.spec import paths
 from client_lib.spec.wire import Check
 from server_stub.http.users_file import USER_NAME, OidcEntry
-from server_stub.runtimes import checked
+from server_stub.runtimes.checks import checked
 from server_stub.users import User
 
 ALGORITHMS = [

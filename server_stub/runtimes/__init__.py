@@ -2,17 +2,15 @@
 
 A runtime starts, observes and stops attempts; the service decides about jobs, and what follows from
 the end of an attempt. Implementations: `local` (processes of this machine) and `kube` (pods of a
-cluster). Both sides use the tasks, the timers and the clock that are defined here.
+cluster).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -122,17 +120,6 @@ class Observation:
     """Running: the ranks that do nothing now."""
 
 
-def place(number: int, of: int | str) -> str:
-    """A place in a queue: `1st of 2`, `12th of more than 20`."""
-    ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending} of {of}"
-
-
-def checked(name: str, message: str, fix: str | None = None) -> Check:
-    """A check of the doctor, which has failed if there is a fix."""
-    return Check(name=name, ok=fix is None, message=message, fix=fix)
-
-
 RAN_IMAGE = "the image of its workers is "
 """Beginning of the note that a runtime adds for each container image; the digest follows."""
 
@@ -232,66 +219,3 @@ class Runtime(Protocol):
     async def close(self) -> None:
         """Stop observing. Workers continue."""
         ...
-
-
-# --- tasks and timers of an event loop
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock:
-    """The machine's clock and the running event loop's timers; tests pass their own."""
-
-    def now(self) -> datetime:
-        """The time in UTC; it may jump."""
-        return datetime.now(timezone.utc)
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call on the event loop's thread after `delay_s` of monotonic time; at
-        once if that is negative.
-        """
-        return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)
-
-
-class Tasks:
-    """Tasks that are referenced until they end, and logged if they fail. Event loop only."""
-
-    def __init__(self, log: logging.Logger, failed: str, level: int = logging.ERROR) -> None:
-        """`failed`: the message that is logged with the exception of a failed task."""
-        self._log, self._failed, self._level = log, failed, level
-        self._running: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._done)
-
-    def cancel(self) -> None:
-        """Cancel all tasks without waiting for their ends."""
-        for task in self._running:
-            task.cancel()
-
-    async def close(self) -> None:
-        """Cancel all tasks, and return when they have ended."""
-        self.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            self._log.log(self._level, self._failed, exc_info=error)
-
-
-async def is_set_within(event: asyncio.Event, limit_s: float) -> bool:
-    """Wait for the event; True if it is set within `limit_s`."""
-    waiting = asyncio.ensure_future(event.wait())
-    try:  # without `wait_for`: before Python 3.12 it loses a cancellation that comes with the event
-        await asyncio.wait([waiting], timeout=max(limit_s, 0.0))
-        return waiting.done() or event.is_set()
-    finally:
-        waiting.cancel()

@@ -13,7 +13,7 @@ from itertools import islice
 from client_lib.errors import ClientLibError
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import Event, JobInfo, StateChange
-from server_stub.runtimes import Timer
+from server_stub.runtimes.tasks import Timer
 from server_stub.service.lifecycle import JobStatus
 from server_stub.service.webhook import message_of
 from server_stub.store.rows import JobRow

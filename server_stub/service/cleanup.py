@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from client_lib.durable import sync
 from server_stub.files.request_log import Place
-from server_stub.runtimes import Clock
+from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_files import REMOVED, JobFiles
 from server_stub.service.retention import UPLOAD_GRACE, Retention, to_remove

@@ -14,7 +14,7 @@ from client_lib.spec.wire import JobInfo, JobProgress
 from server_stub.curves import goodput
 from server_stub.curves.reader import CurveReader, Whose
 from server_stub.logs.records import LoggedJob
-from server_stub.runtimes import Clock
+from server_stub.runtimes.tasks import Clock
 from server_stub.service.lookup import JobLookup, check_observable
 from server_stub.store import Store, rows
 from server_stub.users import User

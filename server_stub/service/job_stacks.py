@@ -7,7 +7,8 @@ from client_lib.errors import Conflict
 from client_lib.launcher_protocol.report import storable
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.wire import JobInfo
-from server_stub.runtimes import Clock, Runtime
+from server_stub.runtimes import Runtime
+from server_stub.runtimes.tasks import Clock
 from server_stub.service.lookup import JobLookup, check_observable, check_running
 from server_stub.users import User
 from server_stub.worker_gateway.worker import StackDump

@@ -24,7 +24,7 @@ from client_lib.errors import ClientLibError, Forbidden
 from client_lib.spec.job import MASK, SLACK
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import JobInfo
-from server_stub.runtimes import Tasks
+from server_stub.runtimes.tasks import Tasks
 from server_stub.service.job_files import JobFiles
 from server_stub.service.webhook import Told, message_of
 from server_stub.store import Store, rows

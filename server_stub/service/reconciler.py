@@ -16,7 +16,8 @@ from client_lib.errors import ClientLibError, ServerError, StorageFull
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, GroupInfo, StateChange
 from server_stub.failures import explain, script_change
-from server_stub.runtimes import Clock, Observation, Runtime, Tasks
+from server_stub.runtimes import Observation, Runtime
+from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
 from server_stub.service.active import ActiveJob, ActiveJobs
 from server_stub.service.cleanup import Cleanup

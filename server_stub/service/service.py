@@ -26,8 +26,10 @@ from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from server_stub.runtimes import Clock, Runtime, Tasks, checked
+from server_stub.runtimes import Runtime
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.plan import working_dir
+from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.admission import Admission
 from server_stub.service.cleanup import Cleanup

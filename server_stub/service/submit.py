@@ -34,7 +34,7 @@ from client_lib.spec.request import (
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
-from server_stub.runtimes import Clock
+from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof

@@ -19,7 +19,8 @@ from client_lib.spec.job import STOP_TIMER_MAX, HealthAction, HealthParams
 from client_lib.spec.stacks import RankStacks, named
 from client_lib.spec.states import Reason, State
 from server_stub.failures import hangs
-from server_stub.runtimes import Clock, Runtime, Tasks
+from server_stub.runtimes import Runtime
+from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_metrics import MetricsReader
 from server_stub.service.job_stacks import StackTaker

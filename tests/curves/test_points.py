@@ -4,7 +4,7 @@ import math
 
 from hypothesis import given, strategies as st
 
-from server_stub.curves.tracker import Points
+from server_stub.curves.points import Points
 
 
 def points(values: list[float]) -> Points:

@@ -6,7 +6,8 @@ import pytest
 
 from client_lib.launcher_protocol.record import metric_lines
 from client_lib.spec.wire import JobProgress
-from server_stub.curves.tracker import Key, Points, Tracker
+from server_stub.curves.points import Points
+from server_stub.curves.tracker import Key, Tracker
 
 CHATTY = {
     "a table": ["| layer | params |", "| conv1 | 320 |", "| conv2 | 18496 |", "| fc 1 | 0.5 |"] * 3,

@@ -14,9 +14,9 @@ import pytest
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, SharedFolderProof, SubmitRequest, Submitter
 from client_lib.spec.wire import EventList, JobInfo
-from server_stub.runtimes import Clock, Timer
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
+from server_stub.runtimes.tasks import Clock, Timer
 from server_stub.service import Service
 from server_stub.settings import Settings
 from server_stub.users import User

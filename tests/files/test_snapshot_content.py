@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import NotSupported
-from server_stub.files import snapshots
-from server_stub.files.snapshots import read_files
+from server_stub.files import snapshot_files
+from server_stub.files.snapshot_files import read_files
 
 MANY = 101
 
@@ -76,8 +76,8 @@ def folders(count: int) -> Iterator[bytes]:
 def test_an_archive_that_would_take_long_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: Iterable[bytes], why: str
 ) -> None:
-    monkeypatch.setattr(snapshots, "FILES_MAX", MANY - 1)  # constants, and large ones
-    monkeypatch.setattr(snapshots, "_HEADERS_MAX", 2**20)
+    monkeypatch.setattr(snapshot_files, "FILES_MAX", MANY - 1)  # constants, and large ones
+    monkeypatch.setattr(snapshot_files, "_HEADERS_MAX", 2**20)
     with pytest.raises(NotSupported, match=why):
         read_files(written(tmp_path, blocks))
 

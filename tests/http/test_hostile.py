@@ -27,7 +27,7 @@ from client_lib.spec.request import (
     SharedFolderProof,
     Submitter,
 )
-from server_stub.http.api.public_v2.translate import HealthParams, RestartRequest, RunJobRequest
+from server_stub.http.api.public_v2.models import HealthParams, RestartRequest, RunJobRequest
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.service import Service

@@ -14,7 +14,8 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Failure, InstanceType, Manifest, WarmPoolInfo, WorkerInfo
-from server_stub.runtimes import Attempt, Clock, Observation, Sink
+from server_stub.runtimes import Attempt, Observation, Sink
+from server_stub.runtimes.tasks import Clock
 from server_stub.worker_gateway.worker import Processes, Quiet, StackDump
 
 

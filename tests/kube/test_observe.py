@@ -16,8 +16,8 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.observe import (
     ClusterState,
     Interpretation,
-    messages,
     observe,
+    reasons,
     taken_away,
 )
 from server_stub.runtimes.kube.observe.inventory import (
@@ -28,7 +28,7 @@ from server_stub.runtimes.kube.observe.inventory import (
     parse_pod,
     parse_workload,
 )
-from server_stub.runtimes.kube.observe.messages import StatusField
+from server_stub.runtimes.kube.observe.reasons import StatusField
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway.worker import WorkerView
@@ -557,18 +557,18 @@ def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
 
 def test_every_word_of_the_table_has_a_meaning_and_every_kind_has_words() -> None:
     for field in get_args(StatusField):
-        assert messages.TABLE[field]
-        for word in messages.TABLE[field]:
-            assert messages.is_known(field, word)
+        assert reasons.TABLE[field]
+        for word in reasons.TABLE[field]:
+            assert reasons.is_known(field, word)
 
 
 @given(field=st.sampled_from(get_args(StatusField)), word=st.text(min_size=1))
 def test_a_word_that_the_table_lacks_has_a_meaning_and_is_unknown(
     field: StatusField, word: str
 ) -> None:
-    known = word in messages.TABLE[field] or (field == "refused" and word.startswith("OutOf"))
-    assert messages.is_known(field, word) is known
-    assert messages.meaning(field, word) in Reason
+    known = word in reasons.TABLE[field] or (field == "refused" and word.startswith("OutOf"))
+    assert reasons.is_known(field, word) is known
+    assert reasons.meaning(field, word) in Reason
 
 
 def test_an_unknown_word_is_said_aloud() -> None:
@@ -591,7 +591,7 @@ TEXT = st.one_of(
     st.text(),
 )
 ANY_WORD = st.one_of(
-    st.sampled_from(sorted({word for table in messages.TABLE.values() for word in table})), TEXT
+    st.sampled_from(sorted({word for table in reasons.TABLE.values() for word in table})), TEXT
 )
 STATE: st.SearchStrategy[Any] = st.one_of(
     st.fixed_dictionaries(

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
-from server_stub.runtimes import checked
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.cluster import Cluster

@@ -14,7 +14,7 @@ import pytest
 
 from client_lib.reports import difference
 from client_lib.spec import paths
-from server_stub.files.snapshots import read_files
+from server_stub.files.snapshot_files import read_files
 from server_stub.http.page import routes
 from tests.http.conftest import Running
 from tests.http.test_provenance import submitted

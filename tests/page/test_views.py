@@ -25,7 +25,7 @@ from client_lib.spec.wire import (
     ServerInfo,
     WarmPoolInfo,
 )
-from server_stub.files.snapshots import SnapshotFile
+from server_stub.files.snapshot_files import SnapshotFile
 from server_stub.http.page import views
 from server_stub.users import User
 from tests.spec.test_answers import NEWER, info

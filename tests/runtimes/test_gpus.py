@@ -17,8 +17,8 @@ from client_lib.errors import NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from server_stub.runtimes.local import machine, runtime
-from server_stub.runtimes.local.machine import Gpu, GpuProcess, parse, visible
+from server_stub.runtimes.local import gpus, runtime
+from server_stub.runtimes.local.gpus import Gpu, GpuProcess, parse, visible
 from tests.kit.processes import alive
 from tests.kit.waiting import eventually
 from tests.runtimes.conftest import running
@@ -113,7 +113,7 @@ class Smi:
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    monkeypatch.setattr(machine, "FRESH_S", 0.0)  # the answers change faster here than GPUs do
+    monkeypatch.setattr(gpus, "FRESH_S", 0.0)  # the answers change faster here than GPUs do
     monkeypatch.setattr(runtime, "LOOK_AGAIN_S", 0.05)
     (tmp_path / "show.py").write_text(SHOW)
     return Smi(tmp_path)
@@ -255,11 +255,11 @@ async def test_the_doctor_looks_at_the_gpus(tmp_path: Path, smi: Smi) -> None:
 async def test_an_nvidia_smi_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(gpus, "TIMEOUT_S", 0.2)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
-    cards = machine.Gpus(str(program))
+    cards = gpus.Gpus(str(program))
     await asyncio.wait_for(cards.look(), 5)
     assert cards.failure == f"{program} gave no answer in 0 s"
 
@@ -271,9 +271,9 @@ async def test_a_process_whose_program_can_not_be_read_is_a_failure_not_a_crash(
     def content(path: str) -> bytes:
         raise OSError(errno.EMFILE, "Too many open files", path)
 
-    monkeypatch.setattr(machine, "content", content)
+    monkeypatch.setattr(gpus, "content", content)
     smi.answer(THREE, "GPU-00, 17, 100")
-    cards = machine.Gpus(str(smi.program))
+    cards = gpus.Gpus(str(smi.program))
     await cards.look()
     assert "Too many open files" in str(cards.failure)
 
@@ -283,7 +283,7 @@ async def test_a_look_that_is_broken_off_leaves_no_process(tmp_path: Path) -> No
     program, pids = tmp_path / "nvidia-smi", tmp_path / "pids"
     program.write_text(f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 600\n")
     program.chmod(0o755)
-    look = asyncio.ensure_future(machine.Gpus(str(program)).look())
+    look = asyncio.ensure_future(gpus.Gpus(str(program)).look())
     await eventually(lambda: pids.exists() and "\n" in pids.read_text())
     look.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -299,7 +299,7 @@ def test_one_that_fails_leaves_no_pipe_to_a_loop_that_is_closed(tmp_path: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda seen: unraisable.append(seen.exc_value))
         for _ in range(30):
-            cards = machine.Gpus(str(program))
+            cards = gpus.Gpus(str(program))
             asyncio.run(cards.look())
             assert "ended with 9" in str(cards.failure)
         gc.collect()
@@ -313,6 +313,6 @@ async def test_an_nvidia_smi_that_cannot_be_run_is_a_failure_not_a_crash(tmp_pat
     program = tmp_path / "nvidia-smi"
     program.write_bytes(b"\x7fELF of another machine")
     program.chmod(0o755)
-    cards = machine.Gpus(str(program))
+    cards = gpus.Gpus(str(program))
     await cards.look()
     assert str(cards.failure).startswith(f"{program} could not be started: ")

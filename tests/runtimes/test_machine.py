@@ -15,7 +15,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.launcher_protocol.directory import MARKER
 from server_stub.runtimes.local import launcher, machine
 from server_stub.runtimes.local.host import check_volumes, find_prefix
-from server_stub.runtimes.local.machine import Ports, ephemeral_range, in_turn, is_free, outside
+from server_stub.runtimes.local.ports import Ports, ephemeral_range, in_turn, is_free, outside
 from tests.kit.waiting import until
 from tests.runtimes.conftest import running
 
@@ -84,7 +84,7 @@ def test_a_port_that_a_user_chose_is_reserved_for_no_job_of_another_server() -> 
 
 def test_the_port_of_a_killed_server_is_free_again() -> None:
     script = f"""
-from server_stub.runtimes.local.machine import Ports
+from server_stub.runtimes.local.ports import Ports
 ports = Ports()
 print(ports.reserve({KEY!r}), flush=True)
 input()

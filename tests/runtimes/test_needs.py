@@ -8,7 +8,8 @@ from client_lib.errors import ClientLibError, InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from server_stub.runtimes.instance_types import Catalogue
-from server_stub.runtimes.local.machine import Gpu, Machine
+from server_stub.runtimes.local.gpus import Gpu
+from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.scheduling import Needs, needs, notices
 
 LAPTOP = Machine("laptop", "lo", cores=8, memory_gib=16.0, boot_id="b")

@@ -17,7 +17,8 @@ from client_lib.spec.wire import Manifest
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local import LocalOptions, plan
-from server_stub.runtimes.local.machine import Gpu, Machine
+from server_stub.runtimes.local.gpus import Gpu
+from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.scheduling import Grant, needs
 from server_stub.settings import Settings
 

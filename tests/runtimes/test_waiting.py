@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server_stub.runtimes import is_set_within
+from server_stub.runtimes.tasks import is_set_within
 
 pytestmark = pytest.mark.anyio
 

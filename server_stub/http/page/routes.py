@@ -42,7 +42,7 @@ from client_lib.spec.job import MASK
 from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import EventList, JobInfo
-from server_stub.files.snapshots import SnapshotFile, read_files
+from server_stub.files.snapshot_files import SnapshotFile, read_files
 from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context, Named
 from server_stub.http.api.jobs import readable

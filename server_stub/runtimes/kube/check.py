@@ -8,7 +8,7 @@ from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.kube.options import ClusterOptions
-from server_stub.runtimes.kube.render import pod, storage
+from server_stub.runtimes.kube.render import network_policy, pod, storage
 
 SPEC_MAX = 700 * 2**10
 """Largest spec in bytes: it is sent in a ConfigMap, which holds 1 MiB."""
@@ -26,7 +26,7 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
     fields.check_command(spec)
     fields.check_paths(spec, submitter.working_dir)
     storage.tmp_gb(spec, cluster.catalogue)
-    pod.network_policy(spec, {}, cluster)
+    network_policy.rules(spec, {}, cluster)
     return [*_notices(spec, owner, cluster), *fields.ignored(spec, "kubernetes")]
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
-from server_stub.runtimes import checked
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.catalogue import (
     ClusterCatalogue,

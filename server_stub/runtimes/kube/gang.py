@@ -18,7 +18,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
-from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, is_set_within, verdict
+from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, verdict
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import (
     FEW_TRIES,
@@ -40,6 +40,7 @@ from server_stub.runtimes.kube.observe import (
 )
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import Blocker
+from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway.attempt import SILENT_S, OpenAttempt
 from server_stub.worker_gateway.worker import NOTICED_S

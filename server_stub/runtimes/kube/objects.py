@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from client_lib.durable import read_json, sync, write_json
 from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
-from server_stub.runtimes import Attempt, Observation, is_set_within
+from server_stub.runtimes import Attempt, Observation
 from server_stub.runtimes.kube.api import FEW_TRIES, ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.names import AttemptKey
@@ -34,6 +34,7 @@ from server_stub.runtimes.kube.observe.inventory import WorkerPod, Workload, par
 from server_stub.runtimes.kube.observe.messages import Blocker, refusal
 from server_stub.runtimes.kube.render import Objects, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
+from server_stub.runtimes.tasks import is_set_within
 
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
 TURN_S = 30.0

@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from functools import partial
 
 from client_lib.errors import ClientLibError
-from server_stub.runtimes import is_set_within
 from server_stub.runtimes.kube.api import Api, ApiError, Query, StreamThread, call_in_thread
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
+from server_stub.runtimes.tasks import is_set_within
 from server_stub.worker_gateway.attempt import WorkerRegistry
 
 TAIL_TRIES = 4

@@ -10,7 +10,7 @@ from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
-from server_stub.runtimes import checked
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.workload import (

@@ -17,14 +17,14 @@ from heapq import heapify, heapreplace
 from statistics import median
 from typing import Any
 
-from client_lib.spec.wording import about
-from server_stub.runtimes import place
+from client_lib.spec.states import about
 from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, find
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import messages
 from server_stub.runtimes.kube.observe.inventory import Inventory, WorkerPod, Workload
 from server_stub.runtimes.kube.workload import WorkloadKind, is_missing
+from server_stub.runtimes.queue_place import place
 
 LOOK_S = 8.0
 """Age at which an answer is asked for again."""

@@ -22,7 +22,8 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker import zipapp_build
 from server_stub.files.job_dirs import attempt_dir
-from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, Tasks, checked
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import (
     ApiError,
@@ -43,6 +44,7 @@ from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.queues import is_queued
 from server_stub.runtimes.kube.render import masked, render, storage
 from server_stub.runtimes.kube.trainjob import TRAINJOB
+from server_stub.runtimes.tasks import Tasks
 from server_stub.settings import Settings
 from server_stub.worker_gateway.attempt import WorkerRegistry
 from server_stub.worker_gateway.worker import StackDump

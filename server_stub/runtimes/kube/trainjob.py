@@ -17,7 +17,7 @@ from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
-from server_stub.runtimes import checked
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.kube.api import Api, ApiError, serves
 from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE, QUEUE
 from server_stub.runtimes.kube.workload import (

@@ -13,12 +13,14 @@ from client_lib.launcher_protocol.processes import number
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.wire import Check, InstanceType, Manifest
-from server_stub.runtimes import Attempt, checked, fields
+from server_stub.runtimes import Attempt, fields
+from server_stub.runtimes.checks import checked
 from server_stub.runtimes.instance_types import Catalogue, load, of_machine
 from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Record
-from server_stub.runtimes.local.machine import GIB, Gpus
+from server_stub.runtimes.local.gpus import Gpus
+from server_stub.runtimes.local.machine import GIB
 from server_stub.runtimes.local.scheduling import Capacity, Grant, Needs, needs, notices
 
 SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev/shm

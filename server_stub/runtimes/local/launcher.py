@@ -37,8 +37,9 @@ from client_lib.launcher_protocol.report import Report, storable
 from client_lib.spec.states import Reason
 from client_lib.worker.programs import launcher_command
 from server_stub.files.job_dirs import open_to_append, opener
-from server_stub.runtimes import STACKS_S, is_set_within
+from server_stub.runtimes import STACKS_S
 from server_stub.runtimes.local.accounts import owner_of
+from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.worker import StackDump, quiet_since

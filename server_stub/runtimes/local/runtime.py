@@ -20,15 +20,16 @@ from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from server_stub.files.job_dirs import attempt_dir, log_dir, worker_dir
-from server_stub.runtimes import Attempt, Observation, Sink, Tasks
+from server_stub.runtimes import Attempt, Observation, Sink
 from server_stub.runtimes.local import LocalOptions, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Gang, Record, read_record
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
-from server_stub.runtimes.local.machine import Ports
+from server_stub.runtimes.local.ports import Ports
 from server_stub.runtimes.local.scheduling import Grant, Key, Waiting
 from server_stub.runtimes.local.warm import WarmPools
+from server_stub.runtimes.tasks import Tasks
 from server_stub.worker_gateway.worker import StackDump
 
 # Pause for each waiting attempt before the queue is decided, so that many submits share a decision.

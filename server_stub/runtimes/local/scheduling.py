@@ -16,9 +16,11 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import Submitter
-from server_stub.runtimes import Attempt, fields, place
+from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.instance_types import Catalogue, Size, family_of
-from server_stub.runtimes.local.machine import Gpu, Machine, visible
+from server_stub.runtimes.local.gpus import Gpu, visible
+from server_stub.runtimes.local.machine import Machine
+from server_stub.runtimes.queue_place import place
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # of one job: more than any machine can use; protects the machine from a typing error

@@ -34,8 +34,8 @@ from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.spec.wire import WarmPoolInfo
 from client_lib.worker import warm
 from client_lib.worker.warm import fit
-from server_stub.runtimes import Tasks, is_set_within
 from server_stub.runtimes.local.launcher import LAUNCHER_SWEEPS
+from server_stub.runtimes.tasks import Tasks, is_set_within
 
 GUESS = ("numpy", "torch", "torch.distributed")
 GUESS_AFTER_S = 10.0

@@ -32,7 +32,7 @@ from client_lib.errors import ClientLibError, NotFound, Unauthorized, Unavailabl
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs
-from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token
+from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token
 from server_stub.http.auth import Users
 from server_stub.http.limits import Guard
 from server_stub.users import User

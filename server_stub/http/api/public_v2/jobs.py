@@ -33,7 +33,7 @@ from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
-from server_stub.http.api.public_v2 import translate
+from server_stub.http.api.public_v2 import models, translate
 from server_stub.logs.query import MAX_TAIL, LogQuery
 from server_stub.logs.records import LoggedJob
 from server_stub.logs.render import FIELDS, Renderer
@@ -74,9 +74,7 @@ _Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None), A
 
 
 @router.post("")
-async def run_job(
-    parts: Parts, user: CurrentUser, order: translate.RunJobRequest
-) -> translate.Created:
+async def run_job(parts: Parts, user: CurrentUser, order: models.RunJobRequest) -> models.Created:
     """Run a job. It is on disk before this answers."""
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
@@ -100,7 +98,7 @@ async def list_jobs(
         _Time, Query(description="ISO 8601, also with a space; UTC where it has no offset.")
     ] = None,
     end_date: _Time = None,
-) -> translate.JobList:
+) -> models.JobList:
     """The jobs of the user, newest first.
 
     Platform: an absent region means DGX2-MT there, where most users have no job; here it means
@@ -124,13 +122,13 @@ async def list_jobs(
     gpus = {kind.name: kind.gpus for kind in parts.service.runtime.instance_types()}
     now = datetime.now(timezone.utc)
     items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
-    return translate.JobList(count=count, jobs=items)
+    return models.JobList(count=count, jobs=items)
 
 
 @router.post("/restart")
 async def restart_job(
-    parts: Parts, user: CurrentUser, order: translate.RestartRequest
-) -> translate.Created:
+    parts: Parts, user: CurrentUser, order: models.RestartRequest
+) -> models.Created:
     """Run the request of this job again, as a new job."""
     text = await parts.service.submits.resubmit(user, order.job_name)
     return translate.created(JobInfo.model_validate_json(text))
@@ -145,12 +143,12 @@ Job = Annotated[JobInfo, Depends(find_job)]
 
 
 @router.get("/{name}")
-async def get_job(parts: Parts, user: CurrentUser, name: str) -> translate.JobSummary:
+async def get_job(parts: Parts, user: CurrentUser, name: str) -> models.JobSummary:
     """The status of a job; for an unknown name 200 with the status `job not found`."""
     try:
         return translate.status(await find_job(parts, user, name))
     except NotFound:  # Platform: 200; its command line fails on anything else
-        return translate.JobSummary(job_name=name, **translate.MISSING)
+        return models.JobSummary(job_name=name, **translate.MISSING)
 
 
 @router.delete("/{name}")
@@ -159,7 +157,7 @@ async def delete_job(
     user: CurrentUser,
     name: str,
     region: Annotated[str, Query(description="Required; any value is accepted.")],
-) -> translate.Deleted:
+) -> models.Deleted:
     """Order the end of a job; it stays visible, with its logs. A job that
     has ended keeps its status.
     """
@@ -168,34 +166,32 @@ async def delete_job(
     try:
         await parts.service.cancel(user, name)
     except NotFound:  # Platform: 200, as for `GET`
-        return translate.Deleted(job_name=name, deleted_at=now, **translate.MISSING)
-    return translate.Deleted(job_name=name, deleted_at=now, status="deleted")
+        return models.Deleted(job_name=name, deleted_at=now, **translate.MISSING)
+    return models.Deleted(job_name=name, deleted_at=now, status="deleted")
 
 
-@router.get("/{name}/params", response_model=translate.JobParams)
+@router.get("/{name}/params", response_model=models.JobParams)
 async def get_params(job: Job) -> JSONResponse:
     """The parameters of a job as they are stored."""
-    return JSONResponse(job.spec.masked().model_dump(mode="json", include={*translate.PARAMETERS}))
+    return JSONResponse(job.spec.masked().model_dump(mode="json", include={*models.PARAMETERS}))
 
 
 @router.get("/{name}/nodes")
-async def get_nodes(job: Job) -> translate.Nodes:
+async def get_nodes(job: Job) -> models.Nodes:
     """The machines that the newest attempt runs on."""
-    return translate.Nodes(
-        node_names=sorted({worker.host for worker in job.workers if worker.host})
-    )
+    return models.Nodes(node_names=sorted({worker.host for worker in job.workers if worker.host}))
 
 
 @router.get("/{name}/preemptors", dependencies=[Depends(find_job)])
-async def get_preemptors() -> translate.Preemptors:
+async def get_preemptors() -> models.Preemptors:
     """The jobs that preempted this one: always none."""
-    return translate.Preemptors(preemptors=[])
+    return models.Preemptors(preemptors=[])
 
 
 @router.get("/elastic/{name}/pods")
-async def get_pods(job: Job) -> translate.Pods:
+async def get_pods(job: Job) -> models.Pods:
     """The workers of a job's newest attempt, of any type."""
-    return translate.Pods(pods=translate.pods(job, datetime.now(timezone.utc)))
+    return models.Pods(pods=translate.pods(job, datetime.now(timezone.utc)))
 
 
 async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:

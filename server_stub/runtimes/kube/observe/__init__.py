@@ -24,7 +24,8 @@ from server_stub.runtimes.kube.observe.inventory import (
     Workload,
     read_digest,
 )
-from server_stub.runtimes.kube.observe.messages import Blocker, StatusField, is_known, meaning
+from server_stub.runtimes.kube.observe.messages import Blocker
+from server_stub.runtimes.kube.observe.reasons import NO_IMAGE_NAME, StatusField, is_known, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway.worker import WorkerView
@@ -299,7 +300,7 @@ def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
         )
         if container is not pod.main:
             text += f"; the training operator's container {container.name} is to run it"
-        return Blocker(reason, text, permanent=word == messages.NO_IMAGE_NAME)
+        return Blocker(reason, text, permanent=word == NO_IMAGE_NAME)
     if word not in ("ContainerCreating", "PodInitializing", ""):
         return Blocker(
             reason, f"worker {pod.worker}, container {container.name}: {_words(container.waiting)}"

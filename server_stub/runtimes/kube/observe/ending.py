@@ -9,7 +9,7 @@ from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, verdict
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
-from server_stub.runtimes.kube.observe.messages import meaning
+from server_stub.runtimes.kube.observe.reasons import meaning
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus

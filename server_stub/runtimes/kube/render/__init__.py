@@ -25,7 +25,7 @@ from server_stub.runtimes import Attempt, plan as common
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs
 from server_stub.runtimes.kube.options import ClusterOptions
-from server_stub.runtimes.kube.render import pod, storage
+from server_stub.runtimes.kube.render import network_policy, pod, storage
 from server_stub.runtimes.kube.workload import Object, WorkloadPlan
 
 CODE_MAX = 700 * 2**10
@@ -141,7 +141,7 @@ def render(
         own["code"] = immutable(
             "ConfigMap", metadata(names.CODE), binaryData=_encoded(payload or {})
         )
-    if (rules := pod.network_policy(spec, labels, cluster)) is not None:
+    if (rules := network_policy.rules(spec, labels, cluster)) is not None:
         policy = {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",

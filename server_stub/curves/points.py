@@ -1,0 +1,99 @@
+"""The points of one curve, and how they are thinned. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import compress, count
+from math import isnan
+from operator import add
+from typing import Literal
+
+Axis = Literal["step", "epoch", "count"]
+
+
+@dataclass
+class Points:
+    """Values over steps, in the order in which they were printed."""
+
+    axis: Axis
+    """Meaning of `steps`: steps that the script prints, epochs that it prints, or numbers of the
+    points."""
+    source: str
+    """The stream that prints them; a script that prints the same values to another stream makes no
+    second curve.
+    """
+    columns: tuple[array[float], array[float], array[float]] = field(
+        default_factory=lambda: (array("d"), array("d"), array("d"))
+    )
+    """Steps; times in seconds since 1970; values."""
+    thinned: bool = False
+    """Some points were removed, as there were too many."""
+    _looked_at: int = field(default=0, compare=False)
+    """Number of the first values that are no NaN, as far as `first_nan` has looked."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def steps(self) -> array[float]:
+        return self.columns[0]
+
+    @property
+    def values(self) -> array[float]:
+        return self.columns[2]
+
+    @property
+    def first_nan(self) -> float | None:
+        """The step of the first NaN; None: there is none. Looks at each value once,
+        as each page asks for it.
+        """
+        new = self.values[self._looked_at :]
+        self._looked_at += next(compress(count(), map(isnan, new)), len(new))
+        return self.steps[self._looked_at] if self._looked_at < len(self) else None
+
+    def add(self, *point: float) -> None:
+        """Add a step, its time and its value."""
+        for column, number in zip(self.columns, point, strict=True):
+            column.append(number)
+
+    def thinned_to(self, most: int) -> Points:
+        """At most `most` of the points, at least 4: the first and last, and the smallest
+        and largest of each part.
+        """
+        if len(self) <= most:
+            return self
+        chosen = list(_chosen(self.values, max(4, most)))
+        steps, times, values = (
+            array("d", map(column.__getitem__, chosen)) for column in self.columns
+        )
+        return Points(self.axis, self.source, (steps, times, values), thinned=True)
+
+    def joined(self, later: Points) -> Points:
+        """These and the points of a later attempt."""
+        steps, times, values = map(add, self.columns, later.columns)
+        return Points(
+            later.axis, later.source, (steps, times, values), thinned=self.thinned or later.thinned
+        )
+
+
+def _chosen(values: array[float], most: int) -> Iterator[int]:
+    """Indices, ascending. A part with NaN keeps its first NaN, as that
+    is what a reader looks for.
+    """
+    parts = (most - 2) // 2
+    inner = len(values) - 2
+    yield 0
+    for part in range(parts):
+        begin, end = 1 + part * inner // parts, 1 + (part + 1) * inner // parts
+        piece = values[begin:end]
+        low, high = min(piece), max(piece)
+        if isnan(sum(piece)):
+            high = next(filter(isnan, piece), high)  # or inf - inf
+        yield from sorted({begin + _index(piece, low), begin + _index(piece, high)})
+    yield len(values) - 1
+
+
+def _index(piece: array[float], value: float) -> int:
+    return next(compress(count(), map(isnan, piece))) if isnan(value) else piece.index(value)
