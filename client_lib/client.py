@@ -13,7 +13,8 @@ from typing import Any
 
 from client_lib.errors import ClientLibError
 from client_lib.groups import Group, JobList
-from client_lib.job import Job, with_names
+from client_lib.job import Job, submitted, with_names
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
 from client_lib.submit import changes, request
@@ -131,9 +132,9 @@ def resubmit(
     stored, before = api.job_request(name), api.job_info(name)
     if isinstance(stored.code, CodeSnapshot):
         with suppress(ClientLibError):  # an older server, or the job of another user
-            stored = stored.model_copy(update={"provenance": api.job_provenance(name).submitted})
+            stored = replaced(stored, provenance=api.job_provenance(name).submitted)
     spec = changes.changed(stored.spec, with_names(fields), stored.function)
-    spec = spec.model_copy(update={"name": new_name})
+    spec = replaced(spec, name=new_name)
     digest = request.script_digest(stored)
     differ = changes.what_differs(stored, spec, digest)
     is_copied, told = changes.checkpoints(before, spec, differ, resume)

@@ -30,7 +30,7 @@ from client_lib.reports import explanation
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
-from client_lib.spec.refusals import validated
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, GroupRequest, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import Scalar
@@ -396,15 +396,13 @@ class Job(Generic[R]):
         prepared, client = self._prepared(group, python), self.client
         script, *words = prepared.spec.command()
         runs = sweep.members(words, values)
-        spec = prepared.spec.model_copy(
-            update={"script": shlex.quote(script), "args": words, "flags": {}}
-        )
+        spec = replaced(prepared.spec, script=shlex.quote(script), args=words, flags={})
         sent = SubmitRequest(spec=spec, code=CodeInPlace())
         limits = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
         order = validated(GroupRequest, {"name": group, "request": sent, "members": runs, **limits})
         prepared = replace(prepared, spec=spec)
         if check:
-            replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})).check_script()
+            replace(prepared, spec=replaced(spec, args=runs[0].args)).check_script()
         # a description may be submitted as several groups, and as a job
         key = f"{self._key}-{group}"
         return Group(client, group, partial(Job.of, client), prepared.submit_group(order, key))
@@ -421,7 +419,7 @@ class Job(Generic[R]):
         return self._prepared(self._spec.name, python).render()
 
     def _prepared(self, name: str | None, python: str | None) -> request.Submission:
-        spec = self._spec.model_copy(update={"name": name})
+        spec = replaced(self._spec, name=name)
         return request.prepare(self.client, spec, self._script, python, self._call)
 
     # --- the platform's verbs
@@ -772,7 +770,7 @@ class Job(Generic[R]):
     def explanation(self) -> Explanation:
         """The explanation as data, for programs. `docs/explanation.schema.json` describes it."""
         found = explanation.explained(self.info(), self.events(), datetime.now(timezone.utc))
-        return found.model_copy(update={"changed": self.changed_since_success()})
+        return replaced(found, changed=self.changed_since_success())
 
     def __repr__(self) -> str:
         state = f"{self._last.state} when last asked" if self._last else "not submitted"

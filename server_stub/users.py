@@ -4,12 +4,13 @@
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_lib.errors import Forbidden
 from client_lib.spec.job import JobSpec
+from client_lib.spec.replace import replaced
 
 
 class Team(BaseModel):
@@ -36,7 +37,7 @@ class Team(BaseModel):
 
     def limited(self, spec: JobSpec) -> JobSpec:
         """The job with the team's defaults. Raises Forbidden: it names what the team lacks."""
-        update = {}
+        update: dict[str, Any] = {}
         for field, offered in (("instance_type", self.instance_types), ("queue_name", self.queues)):
             value = getattr(spec, field)
             if offered and value is None:
@@ -46,7 +47,7 @@ class Team(BaseModel):
                     f"{field}={value!r} is not for team {self.name}",
                     hint=f"it has {', '.join(offered)}",
                 )
-        return spec.model_copy(update=update) if update else spec
+        return replaced(spec, **update) if update else spec
 
 
 @dataclass(frozen=True)

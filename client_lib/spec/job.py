@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
 from client_lib.spec.command_line import check_name, split_script
+from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason, TextEnum, check_failure
 from client_lib.spec.validation import (
     ARGUMENTS_MAX,
@@ -522,7 +523,7 @@ class JobSpec(Strict):
         masks: dict[str, Any] = {"notify": MASK} if self.notify else {}
         if secret:
             masks["env_variables"] = self.env_variables | dict.fromkeys(secret, MASK)
-        return self.model_copy(update=masks) if masks else self
+        return replaced(self, **masks) if masks else self
 
 
 @cache  # pydantic inspects the factory of a default at each call

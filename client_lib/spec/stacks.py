@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from client_lib.spec.replace import replaced
+from client_lib.spec.states import spans
 from client_lib.spec.validation import Lenient
 from client_lib.spec.wording import spans
 
@@ -162,7 +164,7 @@ def parse(text: str) -> list[ThreadStack]:
             threads[-1].frames.append(
                 Frame(function=frame["function"], file=frame["file"], line=number)
             )
-    shown = [thread.model_copy(update={"frames": _of_script(thread.frames)}) for thread in threads]
+    shown = [replaced(thread, frames=_of_script(thread.frames)) for thread in threads]
     return [
         ours
         for ours, read in zip(shown, threads, strict=True)

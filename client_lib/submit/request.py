@@ -16,7 +16,7 @@ from client_lib.durable import megabytes
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
-from client_lib.spec.refusals import validated
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
     DIFF_MAX,
     GROUP_BYTES_MAX,
@@ -76,8 +76,8 @@ def prepare(
     }
     if spec.notify is None and api.config.notify:
         changed["notify"] = api.config.notify
-    spec = spec.model_copy(
-        update={name: value for name, value in changed.items() if value != getattr(spec, name)}
+    spec = replaced(
+        spec, **{name: value for name, value in changed.items() if value != getattr(spec, name)}
     )
     return Submission(api, spec, source, _submitter(api, python), call, reading)
 
@@ -115,9 +115,9 @@ class Submission:
         """
 
         def post(job: SubmitRequest) -> GroupInfo:
-            asked = group.model_copy(update={"request": self._recorded(job, _MEMBER_DIFF_MAX)})
+            asked = replaced(group, request=self._recorded(job, _MEMBER_DIFF_MAX))
             if len(asked.request.model_dump_json()) * len(asked.members) > GROUP_BYTES_MAX:
-                asked = group.model_copy(update={"request": self._recorded(job, 0)})
+                asked = replaced(group, request=self._recorded(job, 0))
             return self.api.submit_group(asked, key)
 
         return self._send(post)
@@ -133,8 +133,8 @@ class Submission:
         ran = self.git.result
         if len(ran.diff or "") > most:
             missing = "the uncommitted changes are too large to be kept with each job of a group"
-            ran = ran.model_copy(update={"diff": None, "missing": missing})
-        return request.model_copy(update={"provenance": ran})
+            ran = replaced(ran, diff=None, missing=missing)
+        return replaced(request, provenance=ran)
 
     def _send(self, post: Post[T], on_upload: OnUpload | None = None, *, is_dry: bool = False) -> T:
         """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless
@@ -186,7 +186,7 @@ class Submission:
                         "or is ignored"
                     )
                     _check_packed(line, archive, root, why)
-                spec = spec.model_copy(update={"requirements": lines})
+                spec = replaced(spec, requirements=lines)
             files, size = len(archive.names), megabytes(archive.size)
             _log.info(
                 "snapshot of %s: %s, %s packed",
@@ -252,10 +252,10 @@ def resubmit(
     """
     # the stored ones are resolved: `./one.whl` is in the snapshot
     if spec.requirements != stored.spec.requirements:
-        spec = spec.model_copy(update={"requirements": _requirements(spec, None)})
+        spec = replaced(spec, requirements=_requirements(spec, None))
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:
-        ran = stored.provenance.model_copy(update={"command_line": ran.command_line})
+        ran = replaced(stored.provenance, command_line=ran.command_line)
 
     def send(code: Code) -> JobInfo:
         here, source_job = _submitter(api, python), before.id if before else None
@@ -265,11 +265,9 @@ def resubmit(
     if isinstance(stored.code, CodeSnapshot):
         return send(stored.code)
     if spec.python_script is not None:  # the server knows the script
-        return send(
-            stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256})
-        )
+        return send(replaced(stored.code, sha256=script_digest(stored) or stored.code.sha256))
     with shared_folder_proof(Path.cwd()) as proof:
-        return send(stored.code.model_copy(update={"proof": proof}))
+        return send(replaced(stored.code, proof=proof))
 
 
 def script_digest(stored: SubmitRequest) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from client_lib.launcher_protocol.record import GOES_ON, METRICS, WRITTEN
+from client_lib.spec.replace import replaced
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import grammar, lag
@@ -99,7 +100,7 @@ class Tracker:
                 f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} "
                 f"{since[name]:g}"
             )
-        return self.bars[rank].progress(now).model_copy(update={"metrics": metrics, "nan": said})
+        return replaced(self.bars[rank].progress(now), metrics=metrics, nan=said)
 
     def printed(self) -> list[tuple[float, float]]:
         """Times and steps of the curve of PROGRESS_OF with most points,

@@ -21,6 +21,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from client_lib.spec.command_line import parse_toml
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from client_lib.spec.wire import Failure, JobInfo
 from client_lib.worker.function_runner import PACKAGES
@@ -81,7 +82,7 @@ def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]
     hint = hint_for(failure, python_of(), beside if beside and os.path.exists(beside) else None)
     # without a rank it is the end of the job's setup, which its message explains
     meaning = None if failure.rank is None else exit_meaning(failure.exit_code)
-    return failure.model_copy(update={"meaning": meaning, "hint": hint})
+    return replaced(failure, meaning=meaning, hint=hint)
 
 
 def exit_meaning(code: int | None) -> str | None:

@@ -67,7 +67,7 @@ FIELDS: dict[str, Row] = {
     "allocation_name": Row(
         _ONE_MACHINE.local, "capacity is shared by priority_class and queue_name"
     ),
-    "after": _SERVICE,
+    "after": _EVERYWHERE,  # the service waits; a runtime copies the outputs into each worker
     "max_retry": _SERVICE,
     "retry_on": _SERVICE,
     "retry_reset_steps": _SERVICE,

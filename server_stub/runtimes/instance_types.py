@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import parse_toml
+from client_lib.spec.replace import replaced
 from client_lib.spec.validation import Strict, empty
 
 _NUMBER = "[0-9]{1,6}"  # up to a million cores or GiB: larger values overflow in later calculations
@@ -119,11 +120,11 @@ class Catalogue(Strict):
         if like is None:
             return size
         share = size.gpus / like.gpus
-        missing = {
-            "cpu": size.cpu or like.cpu * share,
-            "memory_gib": size.memory_gib or like.memory_gib * share,
-        }
-        return size.model_copy(update=missing)
+        return replaced(
+            size,
+            cpu=size.cpu or like.cpu * share,
+            memory_gib=size.memory_gib or like.memory_gib * share,
+        )
 
 
 def load(path: Path) -> Catalogue:

@@ -13,10 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
 from client_lib.spec.command_line import name_for, parse_toml
 from client_lib.spec.job import HealthAction, JobSpec
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
     GROUP_BYTES_MAX,
     CodeInPlace,
@@ -142,12 +144,8 @@ class Admission:
         names what the team lacks."""
         namespace = user.team.namespace if user.team else None
         if request.namespace != namespace:
-            request = request.model_copy(update={"namespace": namespace})
-        return (
-            request.model_copy(update={"spec": user.team.limited(request.spec)})
-            if user.team
-            else request
-        )
+            request = replaced(request, namespace=namespace)
+        return replaced(request, spec=user.team.limited(request.spec)) if user.team else request
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
         """Check the size of the spec. `size`: of the request; if that is small, the
@@ -222,18 +220,17 @@ class Admission:
             raise InvalidRequest(
                 f"secret_values has {unknown[0]!r}, which spec.secrets does not name"
             )
-        values = {name: request.secret_values.get(name, self._secrets.get(name)) for name in wanted}
-        missing = [name for name, value in values.items() if value is None]
+        known = {**self._secrets, **request.secret_values}
+        missing = [name for name in wanted if name not in known]
         if missing:
             raise InvalidRequest(
                 f"there is no value for the secret {missing[0]!r}",
                 hint=f"set {missing[0]} in the environment that submits, or in the server's file "
                 "of secrets",
             )
+        values = {name: known[name] for name in wanted}
         return (
-            request
-            if values == request.secret_values
-            else request.model_copy(update={"secret_values": values})
+            request if values == request.secret_values else replaced(request, secret_values=values)
         )
 
 
@@ -280,8 +277,10 @@ def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> st
     mappings = {
         name: getattr(request.spec, name) for name in _MAPPINGS & request.spec.model_fields_set
     }
-    ordered = {name: dict(sorted(found.items())) for name, found in mappings.items()}
-    spec = request.spec.model_copy(update=ordered).model_dump_json(exclude_defaults=True)
+    ordered: dict[str, Any] = {
+        name: dict(sorted(found.items())) for name, found in mappings.items()
+    }
+    spec = replaced(request.spec, **ordered).model_dump_json(exclude_defaults=True)
     function = request.function.sha256 if request.function else ""
     code = without_proof(request.code).model_dump_json()
     runs = group.model_dump_json(exclude={"request": True}) if group else ""

@@ -23,6 +23,7 @@ from client_lib.durable import read_json, sync, write_json
 from client_lib.errors import ServerError
 from client_lib.launcher_protocol.directory import Directory
 from client_lib.spec.job import JobSpec
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
@@ -73,7 +74,7 @@ class JobFiles:
             request = SubmitRequest.model_validate_json(
                 self.request_log.read(row.place), context=STORED
             )
-            return request.model_copy(update={"code": without_proof(request.code)})
+            return replaced(request, code=without_proof(request.code))
         except Exception as error:  # noqa: BLE001  # damaged; the message leaves out its text, which holds secrets
             raise ServerError(
                 f"what was submitted as {row.name} can't be read: {type(error).__name__}"
@@ -235,13 +236,13 @@ class JobFiles:
         stop = None
         with contextlib.suppress(OSError, ValueError):
             stop = (folder / _STOP).read_text("utf-8")
-        return _new(info.model_copy(update=shown), place, stop, group)
+        return _new(replaced(info, **shown), place, stop, group)
 
 
 def _new(
     info: JobInfo, place: Place, stop: str | None = None, group: Membership | None = None
 ) -> NewJob:
-    info = info.model_copy(update={"group": group})
+    info = replaced(info, group=group)
     return NewJob(row_of(info, place=place, stop=stop), info.spec.labels, None)
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
+from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, JobProgress
 from server_stub.curves import goodput
@@ -30,12 +31,10 @@ _SHARED_S = 5.0
 """Longest time for which an answer with metrics is kept for others that ask for the same."""
 _PATIENCE_S = 0.15
 """Longest delay of a list by logs that were not read yet; the next list reads on."""
-_NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
-"""A job that hangs has no end to estimate."""
 
 
 class _Asked(NamedTuple):
-    """What an answer with metrics depends on."""
+    """The request that an answer with metrics is for."""
 
     job_id: str
     version: int
@@ -45,7 +44,7 @@ class _Asked(NamedTuple):
     """Largest number of points of a curve."""
 
 
-class _Answer(NamedTuple):
+class _SharedAnswer(NamedTuple):
     began: float
     """Monotonic time of the first request."""
     text: asyncio.Task[bytes]
@@ -62,7 +61,7 @@ class MetricsReader:
         self._lookup = lookup
         self._curves = CurveReader()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="curves")
-        self._answers: dict[_Asked, _Answer] = {}
+        self._answers: dict[_Asked, _SharedAnswer] = {}
 
     def close(self) -> None:
         """Read no more logs; those that wait for a thread would delay the end
@@ -97,7 +96,7 @@ class MetricsReader:
         answer = self._answers.get(asked)
         if answer is None or now - answer.began >= max_age_s:
             reading = self._read_log(partial(self._metrics, job, rank, points), job)
-            answer = _Answer(now, asyncio.create_task(reading))
+            answer = _SharedAnswer(now, asyncio.create_task(reading))
             self._answers[asked] = answer
         return await asyncio.shield(answer.text)
 
@@ -169,11 +168,11 @@ class MetricsReader:
             try:
                 progress = self._curves.progress(logs, now, until)
                 if progress and job.reason == Reason.HUNG:
-                    progress = progress.model_copy(update=_NO_ESTIMATE)
+                    progress = _without_estimate(progress)
                 if with_slow:
                     warnings, straggler = self._curves.slow(logs, until)
                     if slow := "; ".join([*warnings, *([str(straggler)] if straggler else [])]):
-                        progress = (progress or JobProgress()).model_copy(update={"slow": slow})
+                        progress = replaced(progress or JobProgress(), slow=slow)
                 if progress:
                     found[job.id] = progress
             except Exception:  # a job may write anything to its log; others must be listed
@@ -208,3 +207,8 @@ class MetricsReader:
 def _is_observable(user: User, job: JobInfo) -> bool:
     """True if this user may see what the job prints."""
     return job.spec.observe and (user.admin or job.owner == user.name)
+
+
+def _without_estimate(progress: JobProgress) -> JobProgress:
+    """The progress of a job that hangs, which has no end to estimate."""
+    return replaced(progress, left_s=None, left_from_s=None, left_to_s=None, rate=None)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
+from typing_extensions import Unpack
+
+from client_lib.spec.replace import replaced
+from client_lib.spec.request import Dependency
 from client_lib.spec.states import FAILURES, Reason, State, as_sent
-from client_lib.spec.wire import Event, JobInfo
+from client_lib.spec.wire import Event, Failure, JobInfo, WorkerInfo
 from server_stub.runtimes import Observation
 
 
@@ -48,6 +52,27 @@ def pause_before(attempt: int) -> float:
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 2, 60))
 
 
+class Shown(TypedDict, total=False):
+    """The fields of a JobInfo that change after the submit."""
+
+    version: int
+    state: State
+    reason: Reason
+    message: str
+    attempt: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    workers: list[WorkerInfo]
+    failure: Failure | None
+    stacks: list[str]
+    retry: str
+    retries_from: int
+    infrastructure_retries: int
+    furthest_step: float
+    dependencies: list[Dependency]
+    notices: list[str]
+
+
 class JobStatus(NamedTuple):
     """A job, and what decisions depend on beside the facts that users see."""
 
@@ -61,9 +86,9 @@ class JobStatus(NamedTuple):
     """End of the pause between two attempts. While it is set, nothing of the job runs and the
     runtime does not have the attempt yet."""
 
-    def shows(self, **fields: Any) -> JobStatus:
-        """The status with other fields of `info`."""
-        return self._replace(info=self.info.model_copy(update=fields))
+    def shows(self, **fields: Unpack[Shown]) -> JobStatus:
+        """The status with other fields of `info`. Raises TypeError: there is no such field."""
+        return self._replace(info=replaced(self.info, **fields))
 
 
 class Decision(NamedTuple):
@@ -137,10 +162,7 @@ def note_dependency(
     job = status.info
     if job.state.final or status.stop:
         return None
-    known = [
-        dep.model_copy(update={"ended": ended}) if dep.id == ended_id else dep
-        for dep in job.dependencies
-    ]
+    known = [replaced(dep, ended=ended) if dep.id == ended_id else dep for dep in job.dependencies]
     after = status.shows(dependencies=known)
     for dep in known:
         wanted = {"ok": State.SUCCEEDED, "failed": State.FAILED}.get(dep.condition)  # None: any end

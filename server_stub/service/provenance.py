@@ -1,5 +1,5 @@
-"""What a job ran: the submitter's part in its request, the workers' in their logs, images in its
-events.
+"""Collects what a job ran: the submitter's part from its request, the workers' from their logs,
+images from its events.
 """
 
 import asyncio

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
 from client_lib.spec.command_line import name_for
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import (
@@ -194,9 +195,9 @@ class Service:
         again. Values of variables like tokens are masked unless the user is the owner."""
         row = (await self.lookup.find(user, name, owner)).row
         request = await asyncio.to_thread(self._files.request_of, row)
-        shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
+        shown = replaced(request, submitter=Submitter(), secret_values={})
         if row.owner != user.name:
-            shown = shown.model_copy(update={"spec": shown.spec.masked()})
+            shown = replaced(shown, spec=shown.spec.masked())
         # a client of version 0.1.0 refuses the request if it has a field that it does not know
         unknown: dict[str, bool | set[str]] = {"spec": newer_defaults(shown.spec)}
         return shown.model_dump_json(exclude={**_OF_THE_SERVER, **unknown}).encode()

@@ -1,4 +1,4 @@
-"""What users see in place of a job whose record can't be read."""
+"""Makes what users see in place of a job whose record can't be read."""
 
 from datetime import datetime, timezone
 from typing import Any

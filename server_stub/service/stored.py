@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import TRANSITIONS, Reason, State
 from client_lib.spec.wire import JobInfo
@@ -65,13 +66,13 @@ def from_row(row: JobRow) -> ActiveJob:
         state = row.state if row.state in TRANSITIONS else State.RUNNING
         row = row._replace(state=state, attempt=max(row.attempt, 1), resume_at=None)
         shown = stand_ins.of_row(row, error)
-        info = shown.model_copy(update={"state": state, "reason": Reason.QUEUED, "message": ""})
+        info = replaced(shown, state=state, reason=Reason.QUEUED, message="")
         row, stop, hung = (
             row._replace(created_at=info.created_at),
             Stop(Reason.SERVER_ERROR, shown.message),
             "",
         )
-    info = info.model_copy(update={"version": row.version + VERSIONS_NOT_STORED})
+    info = replaced(info, version=row.version + VERSIONS_NOT_STORED)
     return ActiveJob(
         row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end
     )

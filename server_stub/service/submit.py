@@ -23,7 +23,7 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.spec.job import MASK, split_dependency
-from client_lib.spec.refusals import invalid_request
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
     MEMBER_NUMBERS,
     CodeInPlace,
@@ -118,7 +118,7 @@ class Submits:
             changes["env_variables"] = kept
         unnamed = _with(request, **{"name": None, **changes})
         if changes:
-            unnamed = unnamed.model_copy(update={"checkpoints_of": None, "checkpoints_name": None})
+            unnamed = replaced(unnamed, checkpoints_of=None, checkpoints_name=None)
         try:  # an earlier version had no bounds
             unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
         except ValidationError as error:
@@ -243,12 +243,10 @@ class Submits:
         shown = group.model_dump(mode="json", exclude={"state", "counts", "earlier"})
         for place, run in runs:
             request = _with(run, name=f"{place.name}-{place.index}")
-            request = request.model_copy(update={"dependencies": admitted.request.dependencies})
+            request = replaced(request, dependencies=admitted.request.dependencies)
             sent = _stored_text(request)
             self._admission.check_size(request, len(sent))
-            info = self._new_info(user, replace(admitted, request=request)).model_copy(
-                update={"group": place}
-            )
+            info = replaced(self._new_info(user, replace(admitted, request=request)), group=place)
             noted = {
                 "info": shown,
                 "place": place.model_dump(mode="json"),
@@ -272,13 +270,13 @@ class Submits:
         admitted = self._admission.admit(user, request)
         if request.spec.after or request.dependencies:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
-            admitted = replace(
-                admitted, request=admitted.request.model_copy(update={"dependencies": found})
-            )
+            admitted = replace(admitted, request=replaced(admitted.request, dependencies=found))
         if request.checkpoints_of is not None or request.spec.checkpoint_from is not None:
             parent = await self._parent(user, request)
-            update = {"checkpoints_of": parent.id, "checkpoints_name": parent.name}
-            admitted = replace(admitted, request=admitted.request.model_copy(update=update))
+            asked = replaced(
+                admitted.request, checkpoints_of=parent.id, checkpoints_name=parent.name
+            )
+            admitted = replace(admitted, request=asked)
         code, path = request.code, admitted.script_path
         if isinstance(code, CodeInPlace) and not shared:
             # a script that this user ran in place before needs no proof: it may be a resubmit
@@ -437,10 +435,8 @@ def _again(
     first = 1 + max(place.index for place in place_of.values())
     runs = []
     for index, row in enumerate(chosen, first):
-        request = request_of(row).model_copy(
-            update={"checkpoints_of": row.id, "checkpoints_name": row.name}
-        )
-        runs.append((place_of[row.id].model_copy(update={"index": index}), request))
+        request = replaced(request_of(row), checkpoints_of=row.id, checkpoints_name=row.name)
+        runs.append((replaced(place_of[row.id], index=index), request))
     if first + len(chosen) > MEMBER_NUMBERS:
         raise InvalidRequest(
             f"a group has at most {MEMBER_NUMBERS} jobs over all resubmits",
@@ -451,7 +447,7 @@ def _again(
 
 def _with(request: SubmitRequest, **fields: Any) -> SubmitRequest:
     """The request with other fields of its spec."""
-    return request.model_copy(update={"spec": request.spec.model_copy(update=fields)})
+    return replaced(request, spec=replaced(request.spec, **fields))
 
 
 def _taken(name: str, user: User) -> Conflict:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import GROUP_NAME_MAX
 from client_lib.spec.states import FINAL, State, as_sent, state_of_group
 from client_lib.spec.wire import GroupInfo
@@ -117,7 +118,7 @@ def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
         connection.execute(
             moved, {"group_id": earlier.id, "version": row.version + 1, "info": text}
         )
-    return info.model_copy(update={"earlier": name})
+    return replaced(info, earlier=name)
 
 
 def _values(info: GroupInfo, seq: int) -> dict[str, Any]:
@@ -212,11 +213,12 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
         counts[group_id][as_sent(State, state)] = found_so
     infos = {}
     for row in found:
-        now = {
-            "state": state_of_group(counts[row.id]),
-            "counts": {str(k): v for k, v in counts[row.id].items()},
-        }
-        infos[row.seq] = _info(row).model_copy(update=now)
+        of_group = counts[row.id]
+        infos[row.seq] = replaced(
+            _info(row),
+            state=state_of_group(of_group),
+            counts={str(state): number for state, number in of_group.items()},
+        )
     return infos
 
 

@@ -28,6 +28,7 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.launcher_protocol.report import Report
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import WorkerOrder
 from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.worker_gateway.sessions import worker_of
@@ -249,9 +250,9 @@ class OpenAttempt:
             changed = worker.changed
             wanted = self._order(worker)
             if worker.stacks.is_new(known_stacks):
-                return wanted.model_copy(update={"stacks": worker.stacks.mark})
+                return replaced(wanted, stacks=worker.stacks.mark)
             if mark := worker.sessions.next():
-                return wanted.model_copy(update={"session": mark})
+                return replaced(wanted, session=mark)
             if wanted.do != known or stopping.is_set() or loop.time() >= until:
                 return wanted
             waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]

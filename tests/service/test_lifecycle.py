@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason, State, check_transition
 from client_lib.spec.wire import Event, Failure
 from server_stub.runtimes import Observation
@@ -331,7 +332,7 @@ def test_a_loss_of_a_machine_has_its_own_retries_before_retry_on_decides() -> No
     used_up = "(all 1 infrastructure retries are used)"
     assert failed.info.message == f"why {used_up}; not retried: NodeLost is not in retry_on"
     job = ended(
-        job.shows(spec=job.info.spec.model_copy(update={"retry_on": ["NodeLost"]})),
+        job._replace(info=replaced(job.info, spec=replaced(job.info.spec, retry_on=["NodeLost"]))),
         Reason.NODE_LOST,
     )
     assert (job.info.state, job.info.retry) == (State.RESTARTING, "1 of 2 retries")
@@ -392,3 +393,8 @@ def test_a_setup_that_took_too_long_is_not_tried_again() -> None:
         )
         assert decision
         assert decision.status.info.state is state
+
+
+def test_a_field_that_no_job_has_is_an_error() -> None:
+    with pytest.raises(TypeError, match="JobInfo has no field mesage"):
+        status().shows(mesage="x")  # type: ignore[call-arg]

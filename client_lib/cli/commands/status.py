@@ -25,8 +25,8 @@ from client_lib.launcher_protocol import frames
 from client_lib.reports import table
 from client_lib.reports.table import Json
 from client_lib.spec import paths
-from client_lib.spec.states import FINAL, State
-from client_lib.spec.wording import duration, in_brackets
+from client_lib.spec.replace import replaced
+from client_lib.spec.states import FINAL, State, duration, in_brackets
 
 if TYPE_CHECKING:
     from client_lib.spec.stacks import JobStacks
@@ -166,8 +166,8 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
     events = connection.api.job_events(job["name"])
     now = datetime.now(timezone.utc)
     if output == "json":
-        found = explanation.explained(info, events, now, explanation.SHELL).model_copy(
-            update={"changed": changed}
+        found = replaced(
+            explanation.explained(info, events, now, explanation.SHELL), changed=changed
         )
         printer.data_json(found.model_dump(mode="json"))
     else:
@@ -208,7 +208,7 @@ def stacks(
                 f"job {taken.job} has sent nothing of rank {rank}; ranks: {known}",
                 hint="; ".join(taken.problems) or None,
             )
-        taken = taken.model_copy(update={"ranks": chosen, "problems": []})
+        taken = replaced(taken, ranks=chosen, problems=[])
     if native:
         _show_native(connection, taken, output, every=rank is not None)
     elif output == "json":

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.replace import replaced
 from client_lib.spec.wire import Check
 from server_stub.runtimes.checks import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
@@ -37,9 +38,7 @@ def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] =
             found.append(check)  # checks before an error are kept
         for other in others:
             for check in _in_namespace(api, other):
-                found.append(
-                    check.model_copy(update={"name": f"{check.name} in {other.namespace}"})
-                )
+                found.append(replaced(check, name=f"{check.name} in {other.namespace}"))
     except ApiError as error:
         fix = "check the kubeconfig, and whether the cluster is up"
         found.append(checked("cluster", f"{api.host}: {error.message}", fix))

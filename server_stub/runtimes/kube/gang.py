@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from client_lib.launcher_protocol.plan import threads_with
+from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from server_stub.files import outputs
@@ -515,7 +516,7 @@ class Gang:
             threads = (
                 threads_with(self._needs.cores, self._needs.processes) if self._needs else None
             )
-            infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
+            infos = tuple(replaced(info, threads=threads) for info in infos)
         return Observation(*self._key, phase, reason, message, infos, notes=notes)
 
 

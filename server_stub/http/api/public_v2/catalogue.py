@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from client_lib.errors import NotFound
 from client_lib.spec.mlspace import REGIONS
+from client_lib.spec.replace import replaced
 from client_lib.spec.wire import InstanceType
 from server_stub.http.api.context import Parts
 from server_stub.http.api.public_v2.translate import ALLOCATION, NAMESPACE, QUEUE, type_name
@@ -29,10 +30,7 @@ router = APIRouter(prefix="/public/v2")
 
 
 async def _types(parts: Parts) -> list[InstanceType]:
-    return [
-        kind.model_copy(update={"name": type_name(kind)})
-        for kind in parts.service.runtime.instance_types()
-    ]
+    return [replaced(kind, name=type_name(kind)) for kind in parts.service.runtime.instance_types()]
 
 
 def _known(place: str) -> str:

@@ -28,6 +28,7 @@ from client_lib.spec import mlspace
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.mlspace import Status
 from client_lib.spec.paths import Position
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
@@ -78,7 +79,7 @@ async def run_job(parts: Parts, user: CurrentUser, order: models.RunJobRequest) 
     """Run a job. It is on disk before this answers."""
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
-    whole = await place(spec.model_copy(update={"instance_type": known}), parts.settings)
+    whole = await place(replaced(spec, instance_type=known), parts.settings)
     text, _ = await parts.service.submits.submit(user, whole, None, shared=True)
     return translate.created(JobInfo.model_validate_json(text))
 
@@ -228,7 +229,7 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
             f"script {path!r} can't be read on this server: {error.strerror}"
         ) from error
     if os.path.isabs(script):
-        submitter = submitter.model_copy(update={"working_dir": None})
+        submitter = replaced(submitter, working_dir=None)
     code = CodeInPlace(sha256=hashlib.sha256(content).hexdigest())
     return SubmitRequest(spec=spec, code=code, submitter=submitter)
 

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from client_lib.errors import InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec, JobType, PriorityClass
+from client_lib.spec.replace import replaced
 from client_lib.spec.wire import InstanceType as ShownType
 from server_stub.runtimes.instance_types import Reserve, Size, find_type
 
@@ -433,11 +434,15 @@ class ClusterCatalogue(Strict):
             return None
         like = family[0]
         share = size.gpus / like.gpus if like.gpus else 1.0
-        values = {"name": size.name, "gpus": size.gpus, "description": ""}
-        values["cpu"] = size.cpu or like.cpu * share
-        values["memory_gib"] = size.memory_gib or like.memory_gib * share
-        values["disk_gib"] = like.disk_gib and like.disk_gib * share
-        return like.model_copy(update=values)
+        return replaced(
+            like,
+            name=size.name,
+            gpus=size.gpus,
+            description="",
+            cpu=size.cpu or like.cpu * share,
+            memory_gib=size.memory_gib or like.memory_gib * share,
+            disk_gib=like.disk_gib and like.disk_gib * share,
+        )
 
     def node(self, instance: InstanceType) -> Node | None:
         """The kind of node of a type; None: it names none."""
