@@ -13,7 +13,7 @@ from typing import Any
 
 from client_lib.errors import ClientLibError
 from client_lib.groups import Group, JobList
-from client_lib.job import Job, submitted, with_names
+from client_lib.job import Job, with_names
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State

@@ -30,6 +30,7 @@ from client_lib.reports import explanation
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
+from client_lib.spec.refusals import validated
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, GroupRequest, SubmitRequest
 from client_lib.spec.states import State

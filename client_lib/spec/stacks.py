@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from client_lib.spec.replace import replaced
-from client_lib.spec.states import spans
 from client_lib.spec.validation import Lenient
 from client_lib.spec.wording import spans
 

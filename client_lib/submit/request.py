@@ -16,6 +16,7 @@ from client_lib.durable import megabytes
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
+from client_lib.spec.refusals import validated
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
     DIFF_MAX,

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo
 from server_stub.store.rows import JobRow
 

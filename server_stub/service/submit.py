@@ -23,6 +23,7 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.spec.job import MASK, split_dependency
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
     MEMBER_NUMBERS,

@@ -2,8 +2,8 @@
 
 from typing import Any, Literal
 
-from client_lib.spec.states import summary
 from client_lib.spec.wire import JobInfo
+from client_lib.spec.wording import summary
 
 Told = Literal["ended", "hangs", "moves"]
 """Events that the webhook of a job gets."""

@@ -26,7 +26,8 @@ from client_lib.reports import table
 from client_lib.reports.table import Json
 from client_lib.spec import paths
 from client_lib.spec.replace import replaced
-from client_lib.spec.states import FINAL, State, duration, in_brackets
+from client_lib.spec.states import FINAL, State
+from client_lib.spec.wording import duration, in_brackets
 
 if TYPE_CHECKING:
     from client_lib.spec.stacks import JobStacks

@@ -17,7 +17,7 @@ from heapq import heapify, heapreplace
 from statistics import median
 from typing import Any
 
-from client_lib.spec.states import about
+from client_lib.spec.wording import about
 from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, find
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.objects_api import ObjectsApi

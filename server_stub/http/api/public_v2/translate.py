@@ -11,7 +11,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec import mlspace
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.mlspace import duration, iso, unix
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.refusals import invalid_request
 from client_lib.spec.wire import InstanceType, JobInfo, WorkerInfo
 from server_stub.http.api.public_v2.models import (
     PARAMETERS,
