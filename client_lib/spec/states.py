@@ -17,10 +17,21 @@ if TYPE_CHECKING:  # lists load no pydantic
 E = TypeVar("E", bound=Enum)
 
 
+RENAMED: dict[tuple[str, str], str] = {}
+"""(name of the enum, word of an earlier version) -> the word of this version. Rows of the database,
+and servers of earlier versions, still have the former words."""
+
+
 class TextEnum(str, Enum):
-    """An enum whose members are printed as their values, like StrEnum of Python 3.11."""
+    """An enum whose members are printed as their values, like StrEnum of Python 3.11. A word of an
+    earlier version gives the member that has its meaning today (RENAMED)."""
 
     __str__ = str.__str__
+
+    @classmethod
+    def _missing_(cls, value: object) -> TextEnum | None:
+        word = RENAMED.get((cls.__name__, str(value)))
+        return cls(word) if word is not None else None
 
 
 class State(TextEnum):

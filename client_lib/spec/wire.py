@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, ValidationError, WrapSerializer, WrapValidator
+from pydantic import ValidationError, WrapValidator
 
-from client_lib.spec.job import JobSpec, defaults
+from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Dependency, FunctionCode, Provenance
 from client_lib.spec.states import State
 from client_lib.spec.validation import Lenient, Seldom, SentReason, SentState, WithNan
@@ -40,40 +40,7 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
-SINCE_0_1 = (
-    *(
-        "max_infrastructure_retry",
-        "observe",
-        "hang_action",
-        "setup",
-        "notify",
-        "metrics",
-        "preflight_check",
-        "after",
-    ),
-    *("retry_on", "retry_reset_steps", "checkpoint_from", "smoke"),
-)
-"""Fields of the spec that a client of version 0.1.0 does not know. Such a client refuses a job with
-an unknown field, so each of these fields is left out of answers where it has its default."""
-
-
-def _without_newer_defaults(
-    spec: JobSpec, serialize: SerializerFunctionWrapHandler
-) -> dict[str, Any]:
-    sent: dict[str, Any] = serialize(spec)
-    for name in newer_defaults(spec):
-        sent.pop(name, None)
-    return sent
-
-
-def newer_defaults(spec: JobSpec) -> set[str]:
-    """Fields of `SINCE_0_1` that have their default."""
-    return {name for name in SINCE_0_1 if getattr(spec, name) == defaults()[name]}
-
-
-SentSpec = Annotated[
-    JobSpec, WrapValidator(_without_newer_fields), WrapSerializer(_without_newer_defaults)
-]
+SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields)]
 
 
 def brief(kind: str, name: str, facts: str) -> str:

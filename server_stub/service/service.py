@@ -20,7 +20,6 @@ from client_lib.spec.wire import (
     GroupInfo,
     Manifest,
     OutputList,
-    newer_defaults,
     with_progress,
 )
 from server_stub.files import outputs
@@ -198,9 +197,7 @@ class Service:
         shown = replaced(request, submitter=Submitter(), secret_values={})
         if row.owner != user.name:
             shown = replaced(shown, spec=shown.spec.masked())
-        # a client of version 0.1.0 refuses the request if it has a field that it does not know
-        unknown: dict[str, bool | set[str]] = {"spec": newer_defaults(shown.spec)}
-        return shown.model_dump_json(exclude={**_OF_THE_SERVER, **unknown}).encode()
+        return shown.model_dump_json(exclude=_OF_THE_SERVER).encode()
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> bytes:
         """Stop the job, running or queued; a final job does not change. The order survives a

@@ -5,7 +5,7 @@ from typing import Any
 
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeSnapshot
-from client_lib.spec.states import TRANSITIONS, Reason, State
+from client_lib.spec.states import TRANSITIONS, Reason, State, as_sent
 from client_lib.spec.wire import JobInfo
 from server_stub.service import stand_ins
 from server_stub.service.active import ActiveJob, StoredJob
@@ -59,8 +59,7 @@ def from_row(row: JobRow) -> ActiveJob:
             row.attempt,
         ) or row.created_at is None:
             raise ValueError("its columns and its text differ")
-        order = json.loads(row.stop) if row.stop else None
-        stop = Stop(Reason(order["reason"]), order["message"], order["retry"]) if order else None
+        stop = _stop_of(json.loads(row.stop)) if row.stop else None
         hung = info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else ""
     except (ValueError, KeyError, TypeError) as error:
         state = row.state if row.state in TRANSITIONS else State.RUNNING
@@ -76,3 +75,8 @@ def from_row(row: JobRow) -> ActiveJob:
     return ActiveJob(
         row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end
     )
+
+
+def _stop_of(order: Any) -> Stop:
+    """The stored order to stop. A reason of a newer version is kept as its text."""
+    return Stop(as_sent(Reason, order["reason"]), order["message"], order["retry"])

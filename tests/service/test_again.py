@@ -7,7 +7,7 @@ import pytest
 
 from client_lib.errors import Forbidden, NotFound, NotShared
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
-from client_lib.spec.wire import SINCE_0_1, JobInfo
+from client_lib.spec.wire import JobInfo
 from server_stub.service import JobFilters
 from server_stub.users import User
 from tests.service.bench import ANN, Bench
@@ -44,9 +44,7 @@ def test_nobody_starts_another_s_job_again(bench: Bench) -> None:
     asyncio.run(main())
 
 
-def test_a_client_of_0_1_0_can_read_the_request_to_submit_it_again(bench: Bench) -> None:
-    """It refuses a field that it does not know."""
-
+def test_the_request_names_what_a_client_needs_to_submit_it_again(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server():
             first = await bench.submit(name="first")
@@ -57,7 +55,6 @@ def test_a_client_of_0_1_0_can_read_the_request_to_submit_it_again(bench: Bench)
             sent = json.loads(await bench.service.request(ANN, "second"))
             assert sent["checkpoints_of"] == first.id
             assert "checkpoints_name" not in sent
-            assert not {*SINCE_0_1} & sent["spec"].keys()
             await bench.submit(name="third", observe=False)
             assert json.loads(await bench.service.request(ANN, "third"))["spec"]["observe"] is False
 

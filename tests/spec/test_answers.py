@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from client_lib.reports.explanation import as_text, explain, explained
-from client_lib.spec.job import JobSpec
 from client_lib.spec.mlspace import shown_status
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.states import Reason, State, as_sent
-from client_lib.spec.wire import SINCE_0_1, Event, JobInfo, WorkerInfo
+from client_lib.spec.wire import Event, JobInfo, WorkerInfo
 
 INFO: dict[str, Any] = {
     "name": "train-x7k2m",
@@ -76,40 +75,6 @@ def test_a_field_of_a_newer_spec_is_left_out_of_answers_and_refused_in_requests(
     assert info(spec=newer).spec.script == "train.py"
     with pytest.raises(ValueError, match="field_of_tomorrow"):
         SubmitRequest.model_validate({"spec": newer, "code": INFO["code"]})
-
-
-OF_0_1 = """
-allocation_name args base_image checkpoint_dir code conda_env elastic_max_restarts
-elastic_max_workers elastic_min_workers env_variables exclude_nodes flags gpus grace_s
-health_params include_nodes instance_type internet job_desc labels log_file logs_dir max_retry
-n_workers name outputs priority_class processes_per_worker pytorch_use_env queue_name region
-requirements script secrets shm_size_class stop_timer tmp_storage type volumes warm working_dir
-"""
-"""Fields of the spec that a client of version 0.1.0 knows."""
-
-
-def test_a_field_that_the_first_clients_do_not_know_is_in_the_list_of_newer_ones() -> None:
-    """Else they refuse every answer with a job in it."""
-    assert JobSpec.model_fields.keys() - set(OF_0_1.split()) == set(SINCE_0_1)
-
-
-@pytest.mark.parametrize("name", SINCE_0_1)
-def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_value_alone(
-    name: str,
-) -> None:
-    default = JobSpec.model_fields[name].get_default(call_default_factory=True)
-    assert name not in info().model_dump(mode="json")["spec"]
-    assert getattr(JobInfo.model_validate_json(info().model_dump_json()).spec, name) == default
-    others = {
-        "setup": "true",
-        "notify": "https://hook.example",
-        "metrics": "(?P<loss>.*)",
-        "after": ["first"],
-    }
-    listed = {**others, "checkpoint_from": "first", "retry_on": ["Hung"]}
-    other = listed.get(name) or ("stop" if isinstance(default, str) else int(default is None))
-    changed = info(spec={"script": "train.py", "max_retry": 1, name: other})
-    assert JobInfo.model_validate_json(changed.model_dump_json()).spec == changed.spec
 
 
 def test_values_that_are_no_text_are_still_refused() -> None:

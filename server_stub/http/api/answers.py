@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -26,7 +25,6 @@ from client_lib.errors import (
 )
 from client_lib.spec import paths
 from client_lib.spec.refusals import refused
-from client_lib.spec.states import Reason
 from client_lib.spec.wire import ErrorBody
 from server_stub.files.job_dirs import OpenFile
 
@@ -56,17 +54,6 @@ def _binary(media_type: str) -> dict[str, Any]:
     return {media_type: {"schema": {"type": "string", "format": "binary"}}}
 
 
-_FIRST_CLIENT = "client-lib"  # the User-Agent of version 0.1.0; later ones add their version
-_FIRST_REASONS = {
-    Reason.HUNG: Reason.HUNG_SILENT,
-    Reason.SETUP_FAILED: Reason.START_FAILED,
-    Reason.PREFLIGHT_FAILED: Reason.START_FAILED,
-    Reason.STORAGE_FULL: Reason.START_FAILED,
-    Reason.SERVER_ERROR: Reason.LAUNCHER_LOST,
-    Reason.DEPENDENCY_FAILED: Reason.START_FAILED,
-}
-"""The nearest reasons that the first clients know. They can't read an answer with another one."""
-
 _LIVE = {
     # no-transform: a proxy that compresses waits for more bytes
     "Cache-Control": "no-store, no-transform",
@@ -90,25 +77,9 @@ class LiveResponse(StreamingResponse):
 
 
 class JsonText(Response):
-    """A text that is JSON already: stored jobs are sent without being parsed. Clients of version
-    0.1.0 get the nearest reason that they know."""
+    """A text that is JSON already: stored jobs are sent without being parsed."""
 
     media_type = "application/json"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if Headers(scope=scope).get("user-agent") != _FIRST_CLIENT:
-            return await super().__call__(scope, receive, send)
-        content = bytes(self.body)
-        for (
-            reason,
-            known,
-        ) in _FIRST_REASONS.items():  # a quote within a text is escaped: this is the field alone
-            content = content.replace(
-                b'"reason":"%s"' % reason.encode(), b'"reason":"%s"' % known.encode()
-            )
-        return await Response(content, self.status_code, media_type=self.media_type)(
-            scope, receive, send
-        )
 
 
 class OpenFileResponse(FileResponse):
