@@ -262,7 +262,8 @@ def migrate(connection: sa.Connection) -> bool:
     elif current > HEAD:
         raise ServerError(
             f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
-            hint="install the newer version of client-lib again, or use another data directory",
+            hint="install the newer version of client-lib again, or start a server beside it: "
+            "`client-lib serve --state-dir FOLDER`",
         )
     elif current < HEAD:
         from alembic import command  # here: 150 ms that only an older database pays
