@@ -129,7 +129,8 @@ def resubmit(
     """
     api = client or (job.client if isinstance(job, Job) else configured())
     name = job if isinstance(job, str) else job.info().name
-    stored, before = api.job_request(name), api.job_info(name)
+    stored = api.job_request(name)
+    before = api.job_info(name)
     if isinstance(stored.code, CodeSnapshot):
         with suppress(ClientLibError):  # an older server, or the job of another user
             stored = replaced(stored, provenance=api.job_provenance(name).submitted)

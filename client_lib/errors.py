@@ -118,7 +118,8 @@ class JobEnded(ClientLibError, code="job_ended"):
         self, message: str, *, hint: str | None = None, info: Any = None, printed: bool = False
     ) -> None:
         super().__init__(message, hint=hint)
-        self.info, self.printed = info, printed
+        self.info = info
+        self.printed = printed
 
     def _render_traceback_(self) -> list[str]:
         """Let IPython show the report alone: the frames of this library explain nothing."""

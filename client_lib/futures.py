@@ -30,7 +30,8 @@ class JobFuture(concurrent.futures.Future[T], Generic[T]):
     def __init__(self, job: Job[T], needed: Sequence[JobFuture[Any]]) -> None:
         """`job`: for its logs and metrics. `needed`: the futures among its arguments."""
         super().__init__()
-        self.job, self.needed = job, needed
+        self.job = job
+        self.needed = needed
         self._beginning = threading.Lock()
         self._began: bool | None = None
 
@@ -73,7 +74,8 @@ class Executor(concurrent.futures.Executor):
             if name in options:
                 raise TypeError(f"Executor() takes no {name}: each call of submit() has its own")
         Job(script=lambda: None, client=client, **options)  # only the options are checked
-        self._api, self._options = client or configured(), options
+        self._api = client or configured()
+        self._options = options
         self._lock = threading.Lock()
         self._shut = False
         self._futures: set[JobFuture[Any]] = set()
@@ -124,7 +126,8 @@ class Executor(concurrent.futures.Executor):
         that do not run yet.
         """
         with self._lock:
-            self._shut, futures = True, list(self._futures)
+            self._shut = True
+            futures = list(self._futures)
         if cancel_futures:
             for future in futures:
                 future.cancel()

@@ -30,7 +30,8 @@ def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], l
     """Wait until all jobs are final: the infos of jobs that SUCCEEDED, and the errors of the
     others. Raises WaitTimeout: a job is not final after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    infos, ended = list[JobInfo](), list[JobEnded]()
+    infos = list[JobInfo]()
+    ended = list[JobEnded]()
     for job in jobs:
         try:
             infos.append(
@@ -47,12 +48,14 @@ class JobList(Sequence["Job"]):
     """
 
     def __init__(self, make: MakeJob, find: Callable[[], Iterator[JobInfo]]) -> None:
-        self._make, self._find = make, find
+        self._make = make
+        self._find = find
         self._forget()
 
     def _forget(self) -> None:
         """Fetch the pages again when they are needed."""
-        self._found, self._infos = self._find(), list[JobInfo]()
+        self._found = self._find()
+        self._infos = list[JobInfo]()
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -109,7 +112,9 @@ class Group(JobList):
         """Store the arguments; `get_group` is the public way. `last`: the group as the
         server last described it.
         """
-        self.client, self.name, self.last_info = client, name, last
+        self.client = client
+        self.name = name
+        self.last_info = last
         super().__init__(make, self._members)
 
     def _members(self) -> Iterator[JobInfo]:

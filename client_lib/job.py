@@ -287,7 +287,10 @@ class Job(Generic[R]):
         self, client: Api | None, spec: JobSpec, script: str, call: functions.Call | None = None
     ) -> None:
         """`call`: the function that runs instead of a script."""
-        self._client, self._spec, self._script, self._call = client, spec, script, call
+        self._client = client
+        self._spec = spec
+        self._script = script
+        self._call = call
         self._attached = False  # True: `submit` shows the log and returns when the job has ended
         # as the server last described it; None: it is not submitted yet
         self._last: JobInfo | None = None
@@ -394,7 +397,8 @@ class Job(Generic[R]):
             raise InvalidRequest(
                 "a group is made of a script without `name`: its jobs are named after the group"
             )
-        prepared, client = self._prepared(group, python), self.client
+        prepared = self._prepared(group, python)
+        client = self.client
         script, *words = prepared.spec.command()
         runs = sweep.members(words, values)
         spec = replaced(prepared.spec, script=shlex.quote(script), args=words, flags={})
@@ -790,7 +794,8 @@ class Job(Generic[R]):
             self._last = self.client.job_info(self._last.name, retry_s=0)
         except ClientLibError as problem:
             return display.as_html(self._last, note=problem.message)
-        info, lines = self._last, self._last.failure.last_lines if self._last.failure else []
+        info = self._last
+        lines = self._last.failure.last_lines if self._last.failure else []
         if not lines:
             from client_lib.log_reading import reader
 

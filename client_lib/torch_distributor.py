@@ -49,7 +49,9 @@ class TorchDistributor:
         count = next((given for given in (num_processes, num_workers) if given is not None), 1)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"num_processes has to be a positive integer, not {count!r}")
-        self.num_processes, self.local_mode, self.use_gpu = count, local_mode, use_gpu
+        self.num_processes = count
+        self.local_mode = local_mode
+        self.use_gpu = use_gpu
         self._options = options
 
     def run(
@@ -109,5 +111,6 @@ def _gpus_here() -> int:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
-    there, bound = len(listed.splitlines()), gpu_bound(os.environ)
+    there = len(listed.splitlines())
+    bound = gpu_bound(os.environ)
     return there if bound is None else min(there, len(bound))

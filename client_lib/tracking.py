@@ -21,7 +21,8 @@ config: dict[str, Any] = {}
 
 class _Pipe:
     def __init__(self) -> None:
-        self.step, self.dropped = -1.0, 0
+        self.step = -1.0
+        self.dropped = 0
         self.rank = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else 0
         self.fd: int | None = None
         with suppress(KeyError, OSError):  # outside a job, or its launcher has ended
@@ -30,7 +31,8 @@ class _Pipe:
     def write(self, values: dict[str, float]) -> None:
         if self.fd is None:
             return
-        dropped, self.dropped = self.dropped, 0
+        dropped = self.dropped
+        self.dropped = 0
         for line in metric_lines(self.rank, self.step, values, dropped):
             try:
                 if len(line) > METRICS_MAX:

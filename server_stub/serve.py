@@ -125,12 +125,11 @@ async def _run(
         runtime = LocalRuntime(LocalOptions(settings, accounts=user_accounts))
     service = Service(settings, runtime, room=room)
     await service.start(recover=recover)  # the database is migrated and running jobs are adopted
-    hub, uploads = (
-        LogHub(service.lookup.next_logs),
-        OutputsUpload(settings.outputs_limit_bytes, room),
-    )
+    hub = LogHub(service.lookup.next_logs)
+    uploads = OutputsUpload(settings.outputs_limit_bytes, room)
     logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
-    users, bodies = Users(tokens), Bodies(settings.max_snapshot_bytes)
+    users = Users(tokens)
+    bodies = Bodies(settings.max_snapshot_bytes)
     parts = Context(
         settings, service, snapshots, hub, Traffic(), registry, uploads, users, logins, bodies
     )
@@ -190,7 +189,8 @@ def _users(settings: Settings) -> tuple[CurrentTokens, Callable[[], Mapping[str,
     separated = FileTokens(settings.users_file, _check_accounts)
     os.umask(0o077)  # of this server's own files; a job has the usual one
     accounts.open_data_dir(settings.data_dir)
-    jobs, python = settings.data_dir / "jobs", LocalOptions.python
+    jobs = settings.data_dir / "jobs"
+    python = LocalOptions.python
     found = accounts.of_users(separated().accounts())
     if why := next(
         filter(None, (account.why_unusable(jobs, python) for account in found.values())), None

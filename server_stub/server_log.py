@@ -43,11 +43,9 @@ class OutOfFiles(logging.Filter):
         if time.monotonic() < self._silent_until:
             return False
         self._silent_until = time.monotonic() + _OUT_OF_FILES_S
-        record.msg, record.args, record.exc_info = (
-            f"{message} (written once a minute at most)",
-            (),
-            None,
-        )
+        record.msg = f"{message} (written once a minute at most)"
+        record.args = ()
+        record.exc_info = None
         return True
 
 
@@ -85,7 +83,8 @@ def rotate(path: Path, max_bytes: int) -> bool:
     """
     new = path.with_name(f"{path.name}.new")
     try:
-        ours, there = os.fstat(2), path.stat()
+        ours = os.fstat(2)
+        there = path.stat()
         if not os.path.samestat(ours, there) or there.st_size <= max_bytes:
             return False
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:

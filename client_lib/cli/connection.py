@@ -34,7 +34,8 @@ class Connection:
     """
 
     def __init__(self, endpoint: str | None = None, profile: str | None = None) -> None:
-        self._endpoint, self._profile = endpoint, profile
+        self._endpoint = endpoint
+        self._profile = profile
         printer.show_notices()
 
     @cached_property

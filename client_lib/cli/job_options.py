@@ -215,7 +215,8 @@ def job_command(
 def _parameters() -> tuple[inspect.Parameter, ...]:
     found = []
     for heading, name in [(heading, name) for heading, names in HEADINGS.items() for name in names]:
-        reading, names = reading_of(name), option_names(name)
+        reading = reading_of(name)
+        names = option_names(name)
         if reading.kind is bool:
             names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
         option = Option(

@@ -176,7 +176,8 @@ def show_notices() -> None:
                 _shown[-1](record.getMessage())
 
     if not _undo:
-        log, hints = logging.getLogger("client_lib"), Hints()
+        log = logging.getLogger("client_lib")
+        hints = Hints()
         _undo.extend([partial(log.setLevel, log.level), partial(log.removeHandler, hints)])
         log.setLevel(logging.DEBUG)
         log.addHandler(hints)

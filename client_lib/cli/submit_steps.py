@@ -81,7 +81,8 @@ def job_of(
     python = None
     if "script" in line:
         fields, python = _without_launcher(fields, local=connection.config.endpoint is None)
-        script, args = Path(fields["script"]), fields.get("args", ())
+        script = Path(fields["script"])
+        args = fields.get("args", ())
         ours = {
             name
             for parameter in ctx.command.params
@@ -109,7 +110,8 @@ def read_job_file(path: str) -> dict[str, Any]:
             f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`"
         )
     folder = Path(path).parent
-    script, working_dir = content.get("script"), content.get("working_dir")
+    script = content.get("script")
+    working_dir = content.get("working_dir")
     if isinstance(script, str):  # a command that is found by PATH stays as it is
         first, space, rest = script.partition(" ")
         if os.path.isfile(folder / script):  # False, too, for a line longer than any name of a file
@@ -243,7 +245,8 @@ def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
     for name, value in reading.fields.items():
         if name not in fields or name in job_options.POSITIONAL:
             continue
-        option, given = option_names(name)[0], fields[name]
+        option = option_names(name)[0]
+        given = fields[name]
         both = [(option, given, value)]
         if isinstance(given, dict) and isinstance(value, dict):  # a file may hold anything
             both = [(f"{option} {key}", given[key], value[key]) for key in value if key in given]
@@ -257,7 +260,8 @@ def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
 def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
     options: list[str] = []
     for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
-        option, value = option_names(name)[0], merged[name]
+        option = option_names(name)[0]
+        value = merged[name]
         if name in job_options.POSITIONAL:
             continue
         if isinstance(value, dict):

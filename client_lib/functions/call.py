@@ -98,7 +98,9 @@ def call_of(
     args = () if args is None else args
     if isinstance(args, str | bytes) or not isinstance(args, Iterable):
         raise InvalidRequest(f"args={args!r}: give the arguments of {name} as a tuple, ({args!r},)")
-    places, named, fill = list(args), dict(kwargs or {}), dict[str, str]()
+    places = list(args)
+    named = dict(kwargs or {})
+    fill = dict[str, str]()
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some of C have none
@@ -118,7 +120,8 @@ def call_of(
     unbound, missing = left_open()
     # the arguments may stand around the parameters of RANKS: `f(rank, lr)` called with `(0.1,)`
     if missing:
-        given, places = places, []
+        given = places
+        places = []
         for parameter in parameters:
             if parameter.kind not in _POSITIONAL or not given:
                 break
@@ -145,7 +148,8 @@ def taken_from(given: dict[str, Any]) -> Call | None:
     """The call, if `script` of these arguments of a Job is a function. The arguments are changed in
     place then, to the arguments of a spec. Raises InvalidRequest: something is given that only a
     script, or only a function, has."""
-    function, kwargs = given["script"], given.pop("kwargs")
+    function = given["script"]
+    kwargs = given.pop("kwargs")
     if not callable(function):
         if kwargs is not None:
             raise InvalidRequest(

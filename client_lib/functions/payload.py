@@ -159,8 +159,10 @@ class _Counted:
     """
 
     def __init__(self, limit: float = math.inf, file: Any = None) -> None:
-        self._file, self._limit = file, limit
-        self.digest, self.size = hashlib.sha256(), 0
+        self._file = file
+        self._limit = limit
+        self.digest = hashlib.sha256()
+        self.size = 0
 
     def write(self, data: bytes) -> int:
         size = memoryview(data).nbytes

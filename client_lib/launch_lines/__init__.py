@@ -63,7 +63,8 @@ def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     if not rest:
         return None
     if rest[0] == "-m" and len(rest) > 1:
-        module, rest = rest[1], rest[2:]
+        module = rest[1]
+        rest = rest[2:]
         if module in _TORCH_MODULES:
             return torchrun.read(_TORCH_MODULES[module], rest, machine, python)
         if module in _ACCELERATE_MODULES:
@@ -145,10 +146,8 @@ def _check_read(words: Sequence[str]) -> None:
     launcher = _LAUNCHERS.get(name)
     if launcher is None:
         return
-    options, line = (
-        launcher.options,
-        " ".join(takewhile(lambda word: not _STARTED.search(word), words)),
-    )
+    options = launcher.options
+    line = " ".join(takewhile(lambda word: not _STARTED.search(word), words))
     for option, what in launcher.counts.items():  # `--option 2`, `--option=2` or `-N2`
         number = re.search(rf"(?:^|\s){re.escape(option)}[= ]?(\d+)(?=\s|$)", line)
         options = options.replace(what, number[1] if number else what)

@@ -233,9 +233,11 @@ def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
         "TPU": "tpu",
     }
     kind = str(file.get("distributed_type"))
-    asks, refused = f"asks for distributed_type={kind},", kinds.get(kind)
+    asks = f"asks for distributed_type={kind},"
+    refused = kinds.get(kind)
     if refused is None and file.get("parallelism_config"):
-        asks, refused = "has a parallelism_config,", "use-parallelism-config"
+        asks = "has a parallelism_config,"
+        refused = "use-parallelism-config"
     if refused:
         raise NotSupported(f"{FILE} {asks} and that is not supported here", hint=REFUSED[refused])
 

@@ -49,7 +49,9 @@ def what_runs(
     """`script` and `args` from the options of a launcher and the words after them. `python`: the
     interpreter that the line names. Raises InvalidRequest: there are no such words, or both a
     module and no Python are given."""
-    module, no_python, python = "module" in given, "no-python" in given, python or "python"
+    module = "module" in given
+    no_python = "no-python" in given
+    python = python or "python"
     if module and no_python:
         raise InvalidRequest(
             f"{launcher}: --module and --no-python exclude each other", hint="keep one of them"
@@ -176,7 +178,8 @@ def split(
             written, equals, text = word.partition("=")
             value = text if equals else None
         else:  # `-t3` or `-t=3`
-            written, value = word[:2], word[2:].removeprefix("=") or None
+            written = word[:2]
+            value = word[2:].removeprefix("=") or None
         name = table.find(written)
         if written.lstrip("-").replace("_", "-") in table.misspelt:
             misspelt[written] = name

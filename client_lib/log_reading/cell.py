@@ -79,7 +79,8 @@ class CellOutput:
         self._name = info.name
         self._shown: dict[str, Any] = {}
         self._messages: deque[str] = deque(maxlen=_MAX_MESSAGES)
-        self._lines_left, self._characters_left = HEAD_LINES, HEAD_CHARACTERS
+        self._lines_left = HEAD_LINES
+        self._characters_left = HEAD_CHARACTERS
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._in_tail = 0
         self._ipython: Any = importlib.import_module("IPython.display")
@@ -167,7 +168,8 @@ class CellOutput:
 
     def _redraw(self) -> None:
         with self._lock:
-            self._timer, self._drawn_at = None, time.monotonic()
+            self._timer = None
+            self._drawn_at = time.monotonic()
             for area, bundle in self._wanted.items():
                 if self._drawn[area] != bundle:
                     self._drawn[area] = bundle

@@ -95,7 +95,8 @@ def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | No
     length = max(map(len, others.values()), default=0)
     rows = zip_longest(*others.values())
     agreed = next((at for at, row in enumerate(rows) if len(set(row)) > 1), length)
-    own, begin = printed.get(0), 0
+    own = printed.get(0)
+    begin = 0
     if own is not None:
         for at in range(agreed):
             try:

@@ -76,7 +76,8 @@ def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
         at = 0
         while (newline := buffer.find(b"\n", at)) >= 0:
             size, frame = _head(buffer[at:newline])
-            begin, end = newline + 1, newline + 1 + size
+            begin = newline + 1
+            end = newline + 1 + size
             if end > len(buffer):
                 break
             if isinstance(frame, Records):
@@ -112,10 +113,14 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
     """The frames of one job's log, each exactly once, over as many connections as
     needed. Raises as `log_entries`.
     """
-    wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
-    lost_at, pause_s = time.monotonic(), FIRST_PAUSE_S
+    # the offsets are the cursor
+    wanted = dict(params)
+    offsets = dict[Position, int]()
+    lost_at = time.monotonic()
+    pause_s = FIRST_PAUSE_S
     while True:
-        began, came = time.monotonic(), set[type]()
+        began = time.monotonic()
+        came = set[type]()
         body: Iterator[bytes] = iter(())
         failure: Exception = BadResponse("the log stream ended in the middle")
         try:
@@ -151,7 +156,8 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
         now = time.monotonic()
         # each connection begins with a status
         if came - {JobStatus} or (came and now - began > LONGEST_PAUSE_S):
-            lost_at, pause_s = now, FIRST_PAUSE_S
+            lost_at = now
+            pause_s = FIRST_PAUSE_S
         elif now - lost_at + pause_s > retry_s:
             raise failure
         time.sleep(random.uniform(pause_s / 2, pause_s))
@@ -217,7 +223,8 @@ def log_entries(
     connections and restarts of the server without losing or repeating an entry. Raises the errors
     of `open_stream`, and the last failure after `retry_s` in which connections broke off at once
     and brought nothing new."""
-    stamp, moment = "", _EPOCH
+    stamp = ""
+    moment = _EPOCH
     facts: dict[str, Any] = {}
     for frame in _resumed(open_stream, params, retry_s):
         if isinstance(frame, JobStatus):
@@ -235,7 +242,8 @@ def log_entries(
             data.decode("utf-8", "replace")
         ):
             if written != stamp:
-                stamp, moment = written, _EPOCH
+                stamp = written
+                moment = _EPOCH
                 # else no launcher wrote this: the line is kept without its time
                 with suppress(ValueError):
                     moment = datetime.fromisoformat(written[:-1] + "+00:00")

@@ -194,7 +194,8 @@ class LogOutput:
             return
         why = f": {facts['message']}" if facts.get("message") else ""
         sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}\n"
-        hung, self._hung = self._hung, facts.get("reason") == Reason.HUNG
+        hung = self._hung
+        self._hung = facts.get("reason") == Reason.HUNG
         if (facts.get("state") in _SILENT or hung or self._hung) and sentence not in self._said:
             self._said.add(sentence)
             self.say(sentence)
@@ -254,10 +255,8 @@ def started_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
 
 def keeps_running(name: str) -> str:
     """The message for a user who stops following a job."""
-    again, stop = (
-        f"`client-lib logs -f {name}` shows it again",
-        f"`client-lib cancel {name}` stops it",
-    )
+    again = f"`client-lib logs -f {name}` shows it again"
+    stop = f"`client-lib cancel {name}` stops it"
     return f"\njob {name} keeps running; {again}, {stop}\n"
 
 
@@ -314,18 +313,21 @@ class LogPrinter:
 
     def idle(self) -> str:
         """Release held lines: no line came for a moment."""
-        held, self._held = self._held, deque()
+        held = self._held
+        self._held = deque()
         return self._write(self._rendered(held))
 
     def close(self) -> str:
         """Return everything that is held, and the last progress."""
-        bars, self._bars = [*self._bars.values()], {}
+        bars = [*self._bars.values()]
+        self._bars = {}
         return self.idle() + self._write([f"{self._painted(bar)}\n" for bar in bars])
 
     def _released(self, line: _Line) -> list[_Line]:
         """Hold the line, or join it to an equal line of other ranks; return the lines that need not
         wait any longer. The order of each rank's lines is kept."""
-        rank, twin = line.entry.rank, None
+        rank = line.entry.rank
+        twin = None
         for held in reversed(self._held) if rank is not None else ():
             if rank in held.ranks:  # a twin never stands before another line of the same rank
                 break
@@ -335,7 +337,8 @@ class LogPrinter:
             twin.ranks.append(rank)
         else:
             self._held.append(line)
-        aged, now = [], line.entry.time
+        aged = []
+        now = line.entry.time
         while self._held and (
             now - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD
         ):
@@ -366,7 +369,8 @@ class LogPrinter:
         found = _PREFIX.match(text) if self.colours and self.prefix else None
         if not found:
             return text
-        colour, (start, end) = _COLOURS[int(found["rank"]) % len(_COLOURS)], found.span("head")
+        colour = _COLOURS[int(found["rank"]) % len(_COLOURS)]
+        (start, end) = found.span("head")
         return f"{text[:start]}\x1b[{colour}m{text[start:end]}\x1b[39m{text[end:]}"
 
     def _write(self, lines: list[str]) -> str:
@@ -394,7 +398,8 @@ class LogPrinter:
         """Erase the bars until the next `feed`: other text is about to
         be written to the terminal.
         """
-        drawn, self._drawn = self._drawn, 0
+        drawn = self._drawn
+        self._drawn = 0
         up = f"\x1b[{drawn - 1}A" if drawn > 1 else ""
         return f"\r{up}\x1b[J" if drawn else ""
 

@@ -37,7 +37,9 @@ class ClientLibLauncher(Launcher):
     def setup(
         self, *, hydra_context: Any, task_function: Callable[[Any], Any], config: Any
     ) -> None:
-        self._context, self._function, self._config = hydra_context, task_function, config
+        self._context = hydra_context
+        self._function = task_function
+        self._config = config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int

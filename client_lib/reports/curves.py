@@ -107,7 +107,9 @@ def ranked(jobs: Sequence[Measured], by: str, largest: bool | None = None) -> li
         at = best_at(curve, is_larger) if curve else None
         of_job = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
         if curve and at is not None:
-            best, step, last = curve["values"][at], curve["steps"][at], curve["values"][-1]
+            best = curve["values"][at]
+            step = curve["steps"][at]
+            last = curve["values"][-1]
             of_job |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
         found.append(of_job)
     sign = -1 if is_larger else 1
@@ -161,7 +163,8 @@ def spark(values: Sequence[float]) -> str:
     ]
     means = [sum(part) / len(part) for part in parts]
     shown = [mean for mean in means if abs(mean) < _HUGE]
-    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
+    low = min(shown, default=0.0)
+    span = max(shown, default=0.0) - min(shown, default=0.0)
     return "".join(
         _BARS[int((mean - low) / span * 7.999) if span > 0 else 0] if abs(mean) < _HUGE else "!"
         for mean in means
@@ -189,7 +192,8 @@ def compared(jobs: Sequence[Measured]) -> list[Json]:
         metrics: dict[str, Any] = {}
         # rank 0 wins over no rank
         for curve in sorted(curves, key=lambda curve: curve["rank"] is not None):
-            at, values = best_at(curve, grows(curve["name"])), curve["values"]
+            at = best_at(curve, grows(curve["name"]))
+            values = curve["values"]
             metrics[curve["name"]] = {
                 "last": values[-1],
                 **({} if at is None else {"best": values[at]}),

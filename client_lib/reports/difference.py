@@ -12,7 +12,9 @@ from client_lib.submit.changes import differences
 from client_lib.submit.git_reading import files_of
 
 _LINES = 200  # of the difference of one file
-_SHOWN, _WIDE = 8, 200  # changes of one part in a sentence, and characters of each
+# changes of one part in a sentence, and characters of each
+_SHOWN = 8
+_WIDE = 200
 
 
 class Ran(NamedTuple):
@@ -60,9 +62,11 @@ def compare(first: Ran, second: Ran) -> JobDiff:
     recorded none, is left out.
     """
     parts = {"code": [], "fields": differences(first.info.spec, second.info.spec)}
-    before, after = _facts(first), _facts(second)
+    before = _facts(first)
+    after = _facts(second)
     for part in before:
-        old, new = before[part], after[part]
+        old = before[part]
+        new = after[part]
         names = (
             sorted(old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys())
             if old and new
@@ -70,7 +74,8 @@ def compare(first: Ran, second: Ran) -> JobDiff:
         )
         pairs = [(name, old.get(name, "none"), new.get(name, "none")) for name in names]
         parts[part] = [f"{name}: {one} -> {other}" for name, one, other in pairs if one != other]
-    was, now = first.texts, second.texts
+    was = first.texts
+    now = second.texts
     if not all(isinstance(ran.info.code, CodeSnapshot) for ran in (first, second)):
         was, now, parts["not compared"] = _patches(first, second)
     files = {
@@ -103,7 +108,9 @@ def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str
 
 def _facts(ran: Ran) -> dict[str, dict[str, str]]:
     """Values by part and name."""
-    code, submitted, machines = ran.info.code, ran.provenance.submitted, ran.provenance.machines
+    code = ran.info.code
+    submitted = ran.provenance.submitted
+    machines = ran.provenance.machines
     source = {
         "snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "none")[:12]
     }

@@ -64,7 +64,8 @@ def as_html(
     """A card of what a user asks first. `note`: why this may be out of date.
     `lines`: the last of its log.
     """
-    job, at = info.model_dump(mode="json"), now or datetime.now(timezone.utc)
+    job = info.model_dump(mode="json")
+    at = now or datetime.now(timezone.utc)
     span = ran_for(info, at) + (f", attempt {info.attempt}" if info.attempt > 1 else "")
     head = f"{_pill(info.state)} <b>{html.escape(info.name)}</b> {_faint(f'{span} {note}'.strip())}"
     states = Counter(worker.state for worker in info.workers)
@@ -119,16 +120,19 @@ def coloured(text: str) -> str:
     """Escaped HTML of a terminal's text: of its escape sequences the 16
     colours and bold are kept.
     """
-    shown, spans = "", 0
+    shown = ""
+    spans = 0
     for place, part in enumerate(_SGR.split(text)):
         if place % 2 == 0:  # even parts are text, odd parts are escape sequences
             shown += html.escape(part)
             continue
         styles = [_SGR_STYLES[code] for code in part[2:-1].split(";") if code in _SGR_STYLES]
         if styles:
-            shown, spans = f"{shown}<span style='{';'.join(styles)}'>", spans + 1
+            shown = f"{shown}<span style='{';'.join(styles)}'>"
+            spans = spans + 1
         elif part[-1] == "m":  # the end of a colour, or one that is not known
-            shown, spans = shown + "</span>" * spans, 0
+            shown = shown + "</span>" * spans
+            spans = 0
     return shown + "</span>" * spans
 
 
@@ -206,6 +210,7 @@ def tail_bundle(name: str, hidden: int, lines: Sequence[str]) -> Bundle:
 
 def ran_for(info: JobInfo, now: datetime) -> str:
     """Running time, or time of waiting."""
-    begin, end = info.started_at or info.created_at, info.finished_at or now
+    begin = info.started_at or info.created_at
+    end = info.finished_at or now
     span = duration((end - begin).total_seconds())
     return span if info.started_at else f"waiting for {span}"

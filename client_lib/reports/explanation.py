@@ -206,7 +206,8 @@ def ended(info: JobInfo, *, printed: bool = False) -> JobEnded:
         report = [Part("summary", f"job {info.name} was cancelled{in_brackets(info.message)}")]
         error: JobEnded = JobCancelled(as_text(report), info=info)
     else:
-        report, steps = failure_report(info, printed=printed), advice(info)
+        report = failure_report(info, printed=printed)
+        steps = advice(info)
         error = JobFailed(as_text(report), hint=as_text(steps), info=info, printed=printed)
         report += steps
     error.card = partial(_card, info.state, report)  # can be pickled

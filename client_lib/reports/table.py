@@ -130,11 +130,9 @@ def why(job: Json) -> str:
     """
     if "told" in job:  # a group
         return str(job["told"])
-    reason, message, failure = (
-        job.get("reason", ""),
-        str(job.get("message", "")),
-        job.get("failure") or {},
-    )
+    reason = job.get("reason", "")
+    message = str(job.get("message", ""))
+    failure = job.get("failure") or {}
     if job["state"] == "SUCCEEDED" or (job["state"], reason) == ("RUNNING", "Running"):
         return ""
     if failure.get("exception"):
@@ -172,7 +170,8 @@ def progress_facts(job: Json) -> tuple[str, str]:
 
 
 def _done(found: Json) -> list[str]:
-    done, left_s = found.get("done"), found.get("left_s")
+    done = found.get("done")
+    left_s = found.get("left_s")
     return [
         *([] if done is None else [f"{int(100 * done)}%"]),
         *([] if left_s is None else [f"{about(left_s)} left"]),

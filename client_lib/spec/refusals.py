@@ -76,7 +76,8 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"unknown field {path!r}; {way_out}"
     if finding["type"] == "missing":
         return f"{path} is missing"
-    message, shown = str(finding["msg"]), _shown(finding)
+    message = str(finding["msg"])
+    shown = _shown(finding)
     if finding["type"] != "value_error":
         return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
     # a sentence of ours: it begins with the thing that it names

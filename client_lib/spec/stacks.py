@@ -132,11 +132,9 @@ def read_process(sent: dict[str, Any]) -> ProcessStacks:
     ValueError for other content.
     """
     facts: dict[str, Any] = {name: sent.get(name) for name in ("pid", "parent", "wchan", "cpu_s")}
-    name, state, threads = (
-        str(sent.get("name", "")),
-        str(sent.get("state", "")),
-        parse(str(sent.get("dump") or "")),
-    )
+    name = str(sent.get("name", ""))
+    state = str(sent.get("state", ""))
+    threads = parse(str(sent.get("dump") or ""))
     problem = None if threads else str(sent.get("why") or "it has no Python threads")
     shown = {
         "name": name,
@@ -232,7 +230,8 @@ def place(process: ProcessStacks) -> str:
     frames = process.script_frames
     if not frames:
         return "no Python code" if process.main_thread else _without_stack(process)
-    inner, own = frames[0], [frame for frame in frames if not _is_installed(frame)]
+    inner = frames[0]
+    own = [frame for frame in frames if not _is_installed(frame)]
     if own[:1] == [inner]:
         return " <- ".join(map(_at, own[:2]))
     begin = own[0] if own else frames[-1]

@@ -99,11 +99,13 @@ def on_network(path: Path, mounts: Iterable[Mount]) -> bool:
     """Does `path` (there or not, its links resolved by the caller) lie on a file system that other
     hosts share? An unknown FUSE type counts as one: a state on a local disk is right in any case.
     """
-    best, fs_type = -1, ""
+    best = -1
+    fs_type = ""
     for point, mounted in mounts:
         # the deepest mount above `path`; of two on one point the later, which hides the first
         if len(point) >= best and (path == Path(point) or Path(point) in path.parents):
-            best, fs_type = len(point), mounted
+            best = len(point)
+            fs_type = mounted
     return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type not in _LOCAL_FUSE)
 
 

@@ -59,15 +59,15 @@ class Bound:
         """`first`: check before the entries of a list or mapping are checked. `schema`:
         the bound as JSON Schema.
         """
-        self.check, self._first, self._schema = check, first, schema
+        self.check = check
+        self._first = first
+        self._schema = schema
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        before, after = (
-            core_schema.with_info_before_validator_function,
-            core_schema.with_info_after_validator_function,
-        )
+        before = core_schema.with_info_before_validator_function
+        after = core_schema.with_info_after_validator_function
         return (before if self._first else after)(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(

@@ -26,7 +26,8 @@ def changed(
     """The spec with other values for some fields; None: the default. `function`: what the job
     calls, if it does. Raises InvalidRequest: an unknown field, a wrong value, a field that would
     change the code."""
-    path, script = spec.python_script, changes.get("script")
+    path = spec.python_script
+    script = changes.get("script")
     try:
         is_same_file = (
             path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
@@ -76,7 +77,8 @@ def differences(before: JobSpec, after: JobSpec) -> list[str]:
     """`n_workers: 2 -> 4` for each field that differs but the name, quoted as a shell
     needs it; secrets masked.
     """
-    old, new = before.masked(), after.masked()
+    old = before.masked()
+    new = after.masked()
     return [
         f"{name}: {_shown(getattr(old, name))} -> {_shown(getattr(new, name))}"
         for name in JobSpec.model_fields
@@ -108,7 +110,8 @@ def checkpoints(
     checkpoints that the new run will find. `differ`: see `what_differs`. `resume`: the user's wish;
     None: checkpoints of the same experiment are used. Raises InvalidRequest: `resume` contradicts
     the state of the old job or a `checkpoint_dir`."""
-    old, its_own = before.name, before.spec.checkpoint_dir
+    old = before.name
+    its_own = before.spec.checkpoint_dir
     wanted = not differ if resume is None else resume
     reason = (
         f": {', '.join(differ)} {'differs' if differ == ['script'] else 'differ'}" if differ else ""

@@ -150,10 +150,8 @@ def files_of(patch: str) -> list[tuple[list[str], str]]:
         names = [_unquoted(name) for name in _MOVED.findall(part.partition("\n@@ ")[0])]
         if not names:
             header = part.partition("\n")[0].removeprefix("diff --git ")
-            before, after = (
-                _unquoted(header[: len(header) // 2]),
-                _unquoted(header[len(header) // 2 + 1 :]),
-            )
+            before = _unquoted(header[: len(header) // 2])
+            after = _unquoted(header[len(header) // 2 + 1 :])
             # the same: a patch without `a/` and `b/`
             names = [after if before == after else after[2:]]
         found.append((names, part))

@@ -98,7 +98,9 @@ class Submission:
         """Check a script that will run on this machine, and warn of what it will fail
         at. Raises InvalidRequest.
         """
-        source, spec, python = self.source, self.spec, self.submitter.python
+        source = self.source
+        spec = self.spec
+        python = self.submitter.python
         if source.script is None or python is None:
             return
         as_here = not (spec.requirements or spec.setup or "PYTHONPATH" in spec.environment())
@@ -188,7 +190,8 @@ class Submission:
                     )
                     _check_packed(line, archive, root, why)
                 spec = replaced(spec, requirements=lines)
-            files, size = len(archive.names), megabytes(archive.size)
+            files = len(archive.names)
+            size = megabytes(archive.size)
             _log.info(
                 "snapshot of %s: %s, %s packed",
                 root,
@@ -259,7 +262,8 @@ def resubmit(
         ran = replaced(stored.provenance, command_line=ran.command_line)
 
     def send(code: Code) -> JobInfo:
-        here, source_job = _submitter(api, python), before.id if before else None
+        here = _submitter(api, python)
+        source_job = before.id if before else None
         more = {"provenance": ran, "function": stored.function, "checkpoints_of": source_job}
         return api.submit_request(_request(spec, code, here, **more), key)
 

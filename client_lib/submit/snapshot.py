@@ -160,10 +160,8 @@ def check_size(entries: Sequence[Entry], limit_bytes: int) -> None:
         raise TooLarge(
             f"the code has {len(entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT
         )
-    total, files = (
-        sum(entry.size for entry in entries),
-        [entry for entry in entries if stat.S_ISREG(entry.mode)],
-    )
+    total = sum(entry.size for entry in entries)
+    files = [entry for entry in entries if stat.S_ISREG(entry.mode)]
     if total > limit_bytes:
         largest = heapq.nlargest(5, files, key=lambda entry: entry.size)
         raise TooLarge(
@@ -203,12 +201,14 @@ def _header(entry: Entry, size: int = 0) -> bytes:
     TarFile.addfile takes twice as long.
     """
     header = tarfile.TarInfo(entry.name)
-    header.mtime, header.size = _EPOCH, size
+    header.mtime = _EPOCH
+    header.size = size
     header.mode = 0o755 if entry.mode & 0o111 else 0o644
     if stat.S_ISDIR(entry.mode):
         header.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(entry.mode):
-        header.type, header.linkname = tarfile.SYMTYPE, entry.target
+        header.type = tarfile.SYMTYPE
+        header.linkname = entry.target
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

@@ -51,7 +51,8 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         words = [script.strip()] if os.path.isfile(whole) else split_script(script)
     except ValueError as error:
         raise InvalidRequest(f"script: {error}") from None
-    word, path = words[0], _absolute(words[0], cwd)
+    word = words[0]
+    path = _absolute(words[0], cwd)
     if word.endswith(".py") and not job_type.is_command:
         try:
             path.open("rb").close()
@@ -134,7 +135,8 @@ def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
 def snapshot_root(start: Path, home: Path) -> Path:
     """The nearest of `start` and the folders above it with .git or pyproject.toml, else `start`;
     links resolved. Raises InvalidRequest where that would be the home directory or `/`."""
-    start, home = start.resolve(), home.resolve()
+    start = start.resolve()
+    home = home.resolve()
     forbidden = {home, *home.parents}
     for folder in (start, *start.parents):
         if folder not in forbidden and any((folder / mark).exists() for mark in ROOT_MARKS):

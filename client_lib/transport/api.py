@@ -109,7 +109,8 @@ class Api:
         """Run all jobs of the group again, or with `failed` what did not succeed; once,
         however often it is sent.
         """
-        params, lacks = {"failed": "true" if failed else None}, "can't run a group again"
+        params = {"failed": "true" if failed else None}
+        lacks = "can't run a group again"
         return self._call(
             "POST", paths.group(name, "resubmit"), wire.GroupInfo, params, key=key, lacks=lacks
         )
@@ -179,7 +180,8 @@ class Api:
 
     def job_provenance(self, name: str, *, owner: str | None = None) -> wire.JobProvenance:
         """The record of what a job ran: see `Job.provenance`."""
-        path, lacks = paths.job(name, "provenance"), "does not record what jobs run"
+        path = paths.job(name, "provenance")
+        lacks = "does not record what jobs run"
         return self._call("GET", path, wire.JobProvenance, {"owner": owner}, lacks=lacks)
 
     def job_manifest(self, name: str, *, owner: str | None = None) -> wire.Manifest:
@@ -212,7 +214,8 @@ class Api:
         other bytes by now.
         """
         headers = {"Range": f"bytes={start}-"} if start else {}
-        params, url = {"sha256": sha256, "owner": owner}, paths.job_output(name, path)
+        params = {"sha256": sha256, "owner": owner}
+        url = paths.job_output(name, path)
         with self._rest.stream(url, params=params, headers=headers, read_s=READ_S) as answer:
             skipped = 0 if answer.status == HTTPStatus.PARTIAL_CONTENT else start
             for block in answer.blocks:
@@ -252,7 +255,8 @@ class Api:
         """The changes of the states of all jobs that the user sees since the cursor `after`, as
         soon as there are some, or none after `wait_s` (at most 60). Without `after` none, with the
         cursor of the newest."""
-        params, lacks = {"after": after, "wait": wait_s}, "can't watch many jobs with one call"
+        params = {"after": after, "wait": wait_s}
+        lacks = "can't watch many jobs with one call"
         return self._call(
             "GET", paths.CHANGES, wire.StateChanges, params, wait_s=wait_s, lacks=lacks
         )
@@ -272,7 +276,8 @@ class Api:
         """Send the archive, in blocks. The server checks the digest; sending what
         it has already is harmless.
         """
-        body, headers = Upload(archive, on_upload), {"Content-Type": "application/gzip"}
+        body = Upload(archive, on_upload)
+        headers = {"Content-Type": "application/gzip"}
         self._rest.call("PUT", paths.snapshot(sha256), body=body, headers=headers, read_s=_UPLOAD_S)
 
     def download_snapshot(self, sha256: str, target: Path) -> None:

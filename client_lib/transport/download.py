@@ -164,7 +164,8 @@ def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: 
     """Fetch the rest of a partly fetched file; return the digest of the whole file."""
     if os.fstat(part.fileno()).st_size > file.size:
         part.truncate(0)
-    digest, have = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    have = 0
     while block := part.read(_BLOCK):  # bytes of an earlier download
         digest.update(block)
         have += len(block)
@@ -259,7 +260,8 @@ def texts_of_code(api: Api, code: CodeSnapshot) -> dict[str, str]:
 
 
 def _unpack(api: Api, code: CodeSnapshot, beside: Path) -> Path:
-    archive, folder = beside / "archive", beside / "code"
+    archive = beside / "archive"
+    folder = beside / "code"
     api.download_snapshot(code.sha256, archive)
     try:
         if sha256_of(archive) != code.sha256:

@@ -33,7 +33,8 @@ class Transient(Exception):
 def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:
     """Raises InvalidRequest for a token that no header can carry, and for one that would be sent in
     clear text over a network, unless the user allowed it."""
-    token, parts = endpoint.token, urlsplit(endpoint.url)
+    token = endpoint.token
+    parts = urlsplit(endpoint.url)
     if token is None:
         return
     if not (token.isascii() and token.isprintable() and token.strip() == token):
@@ -151,7 +152,9 @@ def error_of_answer(
         return errors.NotFound(f"{url} does not exist")
     try:
         data = json.loads(body)
-        code, message, hint = str(data["code"]), str(data["message"]), data.get("hint")
+        code = str(data["code"])
+        message = str(data["message"])
+        hint = data.get("hint")
         of_status = _CODE_OF_NEWER.get(
             status, errors.ServerError if status >= 500 else errors.InvalidRequest
         )

@@ -60,7 +60,8 @@ class HttpClientTransport(Transport):
         target = self._parts.path + request.path
         if request.params:
             target += "?" + urlencode(request.params, doseq=True, errors="surrogateescape")
-        headers, data = {**self.headers, **request.headers}, request.body
+        headers = {**self.headers, **request.headers}
+        data = request.body
         if data is not None:
             headers["Content-Length"] = str(len(data))
         with ExitStack() as used:
@@ -99,7 +100,8 @@ class HttpClientTransport(Transport):
 
     def _connected(self) -> http.client.HTTPConnection:
         # without a port, http.client looks for one in `::1`
-        host, port = (self._parts.hostname or "", self._parts.port)
+        host = self._parts.hostname or ""
+        port = self._parts.port
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
             import certifi  # the authorities that the SDK trusts, too

@@ -92,7 +92,8 @@ def find(directory: Path | None = None) -> Running | None:
     """The server that runs here, or None. Starts nothing and asks nothing over the network. Raises
     Conflict if the state belongs to another host, whose loopback address means nothing here."""
     directory = directory or state_dir()
-    lock, here = directory / SERVER_LOCK, socket.gethostname()
+    lock = directory / SERVER_LOCK
+    here = socket.gethostname()
     # missing or incomplete
     with suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
         data = json.loads((directory / SERVER_JSON).read_bytes())

@@ -76,7 +76,8 @@ def log_in(
     the login. `show` is called with the link and the code that the user has to confirm there.
     Raises NotSupported: the issuer has no device flow; Unauthorized: the user, or the issuer,
     refused."""
-    issuer, client_id = offer["issuer"], offer["client_id"]
+    issuer = offer["issuer"]
+    client_id = offer["client_id"]
     check_endpoint_rules(Endpoint(issuer, "of a user"), config)
     metadata = _metadata(issuer)
     place = metadata.get("device_authorization_endpoint")
@@ -174,7 +175,8 @@ def _login(answer: Json, issuer: str, client_id: str, kind: str) -> Login:
         life_s = float(claims["exp"] - claims["iat"])
     except (IndexError, ValueError, KeyError, TypeError):
         life_s = float(answer.get("expires_in") or 0)
-    now, refresh_token = time.time(), answer.get("refresh_token")
+    now = time.time()
+    refresh_token = answer.get("refresh_token")
     return Login(
         token=token,
         renew_at=now + life_s - min(EARLY_S, life_s / 2) if refresh_token else float("inf"),

@@ -67,7 +67,8 @@ class Upload:
     first, so that a server can refuse it unread."""
 
     def __init__(self, path: Path, on_upload: OnUpload | None) -> None:
-        self._path, self._on_upload = path, on_upload
+        self._path = path
+        self._on_upload = on_upload
         self._size = path.stat().st_size
 
     def __len__(self) -> int:
@@ -110,7 +111,8 @@ class Transport(ABC):
 
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         check_endpoint_rules(endpoint, config)
-        self.endpoint, self.url = endpoint, endpoint.url
+        self.endpoint = endpoint
+        self.url = endpoint.url
         self.headers = {"User-Agent": user_agent("client-lib"), "Accept-Encoding": "identity"}
         if endpoint.token:
             self.headers["Authorization"] = f"Bearer {endpoint.token}"
@@ -152,7 +154,8 @@ class Transport(ABC):
                 with suppress(Transient, errors.ClientLibError):
                     while len(body) < ERROR_BODY_MAX and (block := next(blocks, b"")):
                         body += block
-                url, header = self.url + request.path, answer.headers.get
+                url = self.url + request.path
+                header = answer.headers.get
                 raise error_of_answer(
                     request.method, url, answer.status, answer.reason, header, body
                 )
@@ -190,7 +193,8 @@ class Rest:
         self._locate = locate
         self._config = config
         self._connect = connect
-        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._connected: Transport | None = None
 
     @property
@@ -346,7 +350,8 @@ class Rest:
         have held the old lock at the fork.
         """
         if self._pid != os.getpid():
-            self._connected, self._lock = None, threading.Lock()
+            self._connected = None
+            self._lock = threading.Lock()
             self._pid = os.getpid()  # last: another thread of the child takes the new lock
         return self._lock
 
@@ -355,7 +360,8 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
     """Repeat a call whose first try failed with `first`."""
     import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
 
-    pending, has_warned = [first], False
+    pending = [first]
+    has_warned = False
     jitter = tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def next_try() -> T:

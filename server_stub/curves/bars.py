@@ -40,7 +40,8 @@ class Bar:
     def add(self, time: float, n: float) -> None:
         if self.done and n < self.done[-1]:
             self.restarted = True
-            self.times, self.done = [], []
+            self.times = []
+            self.done = []
         if self.done and n == self.done[-1]:
             return
         self.marks += 1
@@ -52,7 +53,8 @@ class Bar:
     def progress(self, now: float) -> JobProgress:
         """The time left at `now`, by the slopes between marks that are half of all marks apart: an
         evaluation counts with its share, and a slow start hardly."""
-        times, done = self.times, self.done
+        times = self.times
+        done = self.done
         apart = max(1, len(done) // 2)
         slopes = [
             (done[i + apart] - done[i]) / (times[i + apart] - times[i])
@@ -88,7 +90,10 @@ class Bars:
         """Note the counters of a line. With an epoch of a known number of epochs
         they are parts of the whole.
         """
-        step, steps, epoch, epochs = reading.step, reading.steps, reading.epoch, reading.epochs
+        step = reading.step
+        steps = reading.steps
+        epoch = reading.epoch
+        epochs = reading.epochs
         if epochs and epoch is not None and epoch <= epochs:
             per = float(steps or 1)
             before = max(0.0, epoch - 1) if steps else epoch

@@ -48,10 +48,12 @@ def split(
     """Split the time of a job, from its first event to its end (or to `end`, if the job has not
     ended): seconds for each name in PARTS.
     """
-    spent, reached = dict.fromkeys(PARTS, 0.0), float("-inf")
+    spent = dict.fromkeys(PARTS, 0.0)
+    reached = float("-inf")
     phases = [list(same) for _, same in groupby(events, key=_phase)]
     for phase, until in zip(phases, [*(phase[0].time for phase in phases[1:]), end], strict=True):
-        (attempt, use), begin = _phase(phase[0]), phase[0].time
+        (attempt, use) = _phase(phase[0])
+        begin = phase[0].time
         whole_s = max(0.0, (until - begin).total_seconds())
         if use == "running":
             marks = attempts.get(attempt, Marks((), (), ()))
@@ -93,7 +95,8 @@ def _add_run(
         ahead = min(places[0][0] - begin, usual * (places[1][1] - places[0][1]))
         places.insert(0, (places[0][0] - ahead, places[0][1] - ahead / usual))
     normal = [step for step in marks.seen if step.length_s <= 2 * usual]
-    normal_s, waited_s = sum(s.length_s for s in normal), sum(max(s.lag_s.values()) for s in normal)
+    normal_s = sum(s.length_s for s in normal)
+    waited_s = sum(max(s.lag_s.values()) for s in normal)
     # the part in which all ranks wait for the last one
     lag = min(1.0, waited_s / normal_s) if normal_s else 0.0
     written = sorted(at for at in marks.written if at == at)  # NaN has no place
@@ -137,5 +140,6 @@ def _places(marks: Marks) -> Iterator[tuple[float, float]]:
     last_at = newest = float("-inf")
     for at, number in [(step.begin, float(step.number)) for step in marks.seen] or marks.printed:
         if number > newest and at >= last_at:
-            last_at, newest = at, number
+            last_at = at
+            newest = number
             yield at, number

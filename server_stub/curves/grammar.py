@@ -115,9 +115,15 @@ def _of_bar(text: str) -> Reading | None:
     if _BYTES.search(text):
         return None  # a download
     if match := _BAR.match(text):
-        name, step, steps, rest = match[1], float(match[2]), int(match[3]), match[4]
+        name = match[1]
+        step = float(match[2])
+        steps = int(match[3])
+        rest = match[4]
     elif match := _OPEN_BAR.match(text):
-        name, step, steps, rest = match[1], float(match[2]), None, match[3]
+        name = match[1]
+        step = float(match[2])
+        steps = None
+        rest = match[3]
     else:
         return None
     epoch, epochs = _counter(_EPOCH, name.lower())
@@ -129,7 +135,8 @@ def _of_text(text: str) -> Reading | None:
     step, steps = _counter(_STEP, text)
     epoch, epochs = _counter(_EPOCH, text)
     if step is None and (match := _N_OF.search(text)):
-        step, steps = float(match[1]), int(match[2])
+        step = float(match[1])
+        steps = int(match[2])
     if steps is not None and (step is None or step > steps):
         step = steps = None
     values = dict(_pairs(text, counted=step is not None or epoch is not None))

@@ -118,7 +118,8 @@ class Entries:
         """Add what a rank has sent. Raises ValueError, TypeError or
         OverflowError for other content.
         """
-        rank, (group, first, period, at, deltas) = int(rank), sent
+        rank = int(rank)
+        (group, first, period, at, deltas) = sent
         if not isinstance(group, str) or len(group) > _NAME_MAX or len(deltas) >= _LONGEST:
             raise ValueError("more than a rank sends")
         if rank not in self.of_rank and len(self.of_rank) >= _RANKS_MAX:
@@ -131,7 +132,8 @@ class Entries:
         windows.append(window)
         self.size += _size([window])
         if len(windows) > _WINDOWS:
-            old, new = windows[:-_NEWEST], windows[-_NEWEST:]
+            old = windows[:-_NEWEST]
+            new = windows[-_NEWEST:]
             windows[:] = old[::2] + new
             self.size -= _size(old[1::2])
 
@@ -244,7 +246,8 @@ def _ahead(
     """Estimate by how many seconds the clock of one worker is ahead of another worker's; 0.0 if
     both clocks may be right.
     """
-    step, known = max(period, 1), set(numbers)
+    step = max(period, 1)
+    known = set(numbers)
     both = [(n, n + step) for n in numbers if n + step in known]
     a, b = ([each for each in side.values() if each] for side in (here, there))
     if not both or not a or not b:

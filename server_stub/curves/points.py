@@ -86,9 +86,11 @@ def _chosen(values: array[float], most: int) -> Iterator[int]:
     inner = len(values) - 2
     yield 0
     for part in range(parts):
-        begin, end = 1 + part * inner // parts, 1 + (part + 1) * inner // parts
+        begin = 1 + part * inner // parts
+        end = 1 + (part + 1) * inner // parts
         piece = values[begin:end]
-        low, high = min(piece), max(piece)
+        low = min(piece)
+        high = max(piece)
         if isnan(sum(piece)):
             high = next(filter(isnan, piece), high)  # or inf - inf
         yield from sorted({begin + _index(piece, low), begin + _index(piece, high)})

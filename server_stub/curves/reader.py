@@ -108,7 +108,8 @@ class _Log:
         if self._saved is None or self.offset - self._saved < least:
             return
         with suppress(OSError):
-            tracker, points = self.tracker, self.tracker.points.items()
+            tracker = self.tracker
+            points = self.tracker.points.items()
             head = {
                 "version": _VERSION,
                 "offset": self.offset,
@@ -168,7 +169,8 @@ class CurveReader:
         """The sentences of the preflight of the newest attempt about slow workers, and its slow
         rank; None: there is none, or it is not known. It is looked for again when a rank has sent
         new entries."""
-        workers, trackers = [], []
+        workers = []
+        trackers = []
         for worker in range(job.n_workers):
             with self._read(job, job.attempt, worker, until) as (tracker, _):
                 workers.append(_windows(tracker))
@@ -183,7 +185,9 @@ class CurveReader:
         """The facts that an attempt has shown in the part of its logs that
         can be read `until` then.
         """
-        entries, printed, written = [], [], []
+        entries = []
+        printed = []
+        written = []
         for worker in range(job.n_workers):
             with self._read(job, attempt, worker, until) as (tracker, _):
                 entries.append(_windows(tracker))
@@ -201,7 +205,8 @@ class CurveReader:
         with the worker's number in place of the rank. Later attempts continue the curves of earlier
         ones. Nothing is read after `until` (monotonic seconds); the next call reads on."""
         found: dict[Key, Points] = {}
-        all_complete, dropped = True, 0
+        all_complete = True
+        dropped = 0
         for attempt in range(1, job.attempt + 1):
             for worker in range(1 if rank == 0 else job.n_workers):
                 with self._read(job, attempt, worker, until) as (tracker, complete):

@@ -42,7 +42,8 @@ def find(
     waiting: dict[int, Place] = {}
     elsewhere: dict[int, ProcessStacks] = {}
     for rank in after:
-        then, now = first.get(rank.rank), rank.processes[0]
+        then = first.get(rank.rank)
+        now = rank.processes[0]
         # one that has answered only once has not moved, as far as is known
         if then and rank.rank in quiet:
             then, now = then if then.threads else now, now if now.threads else then

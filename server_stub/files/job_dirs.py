@@ -81,7 +81,8 @@ class OpenFile:
 
     def __init__(self, path: str, folder: Path) -> None:
         """Raises FileNotFoundError: see `opener`."""
-        self.path, self.descriptor = path, opener(folder, None)(path, os.O_RDONLY)
+        self.path = path
+        self.descriptor = opener(folder, None)(path, os.O_RDONLY)
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):

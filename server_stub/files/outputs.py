@@ -181,7 +181,8 @@ class OutputsUpload:
 
     def __init__(self, limit_bytes: int, room: Room) -> None:
         """`limit_bytes`: the largest size of one job's outputs."""
-        self._limit_bytes, self._room = limit_bytes, room
+        self._limit_bytes = limit_bytes
+        self._room = room
         self._stores: OrderedDict[Path, DirectoryStore] = OrderedDict()
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 

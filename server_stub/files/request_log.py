@@ -86,7 +86,8 @@ class RequestLog:
             written = content.rstrip(b"\0")
             # by a power loss; a zero then separates the next record from it
             cut = written[-1:] not in (b"", b"\n")
-            self._size, self._end = len(content), len(written) + cut
+            self._size = len(content)
+            self._end = len(written) + cut
 
     def close(self) -> None:
         if self._file is not None:
@@ -128,7 +129,8 @@ class RequestLog:
         try:
             while rest:  # a disk that fills up may write a part; the next write then raises
                 written = os.pwrite(self._file, rest, self._end)
-                rest, self._end = rest[written:], self._end + written
+                rest = rest[written:]
+                self._end = self._end + written
             _flush(self._file)
         except OSError:
             # the kernel drops data that it could not write, and the next fdatasync may still
@@ -190,7 +192,10 @@ class RequestLog:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
-        self._segment, self._file, self._end, self._size = self._segment + 1, file, 0, size
+        self._segment = self._segment + 1
+        self._file = file
+        self._end = 0
+        self._size = size
 
     def _segments(self) -> list[int]:
         return [int(path.stem) for path in self.folder.glob("*.jsonl")]

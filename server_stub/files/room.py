@@ -45,11 +45,9 @@ class Room:
         free_bytes: Callable[[str], int] = durable.free_bytes,
     ) -> None:
         """`free_bytes` returns the number of free bytes on the disk of a folder."""
-        self._folder, self._min_free_bytes, self._free_bytes = (
-            str(folder),
-            min_free_bytes,
-            free_bytes,
-        )
+        self._folder = str(folder)
+        self._min_free_bytes = min_free_bytes
+        self._free_bytes = free_bytes
         self._claims: set[Claim] = set()
         self.spare = Spare(folder / "spare")
 
@@ -82,7 +80,8 @@ class Room:
 
     def check(self, size: int) -> None:
         """Raises StorageFull if too few bytes would be free after `size` more."""
-        free, kept = self.free, self._min_free_bytes
+        free = self.free
+        kept = self._min_free_bytes
         if free - size < kept:
             raise StorageFull(
                 f"the server's disk has {free / 1e6:.0f} MB left, and {kept / 1e6:.0f} MB must "

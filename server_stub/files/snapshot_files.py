@@ -33,7 +33,9 @@ def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]
 
     Raises NotSupported: they are too many or too large, or the archive is damaged.
     """
-    found, end, headers = [], 0, 0
+    found = []
+    end = 0
+    headers = 0
     try:
         with reading(str(archive), FILES_MAX, _BYTES_MAX) as tar:
             for count, member in enumerate(tar, 1):
@@ -41,7 +43,8 @@ def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]
                 tar.members.clear()  # type: ignore[attr-defined]
                 # tarfile copies the headers of the whole archive to each member.
                 tar.pax_headers = {}
-                headers, end = headers + member.offset_data - end, tar.offset
+                headers = headers + member.offset_data - end
+                end = tar.offset
                 if count > FILES_MAX:
                     raise ArchiveRefused(f"it holds more than {FILES_MAX} files and folders")
                 if headers > _HEADERS_MAX:

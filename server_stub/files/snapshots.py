@@ -74,7 +74,8 @@ class Snapshots:
             InvalidRequest: the bytes have another digest.
             TooLarge, StorageFull: nothing was stored.
         """
-        path, digest = self.path(sha256), hashlib.sha256()
+        path = self.path(sha256)
+        digest = hashlib.sha256()
         incoming = self._root / _INCOMING / f"{sha256}.{os.urandom(6).hex()}"
 
         def write(batch: bytearray) -> None:
@@ -137,7 +138,8 @@ async def batches(
 ) -> AsyncIterator[bytearray]:
     """Yields the bytes in batches large enough to be written by a thread. `check_size` is called
     with the size so far, before a chunk is added; it raises if that is too large."""
-    batch, size = bytearray(), 0
+    batch = bytearray()
+    size = 0
     async for chunk in chunks:
         size += len(chunk)
         check_size(size)

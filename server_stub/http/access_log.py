@@ -34,10 +34,15 @@ class AccessLog:
     """
 
     def __init__(self, app: ASGIApp, traffic: Traffic, out: TextIO | None) -> None:
-        self._app, self._traffic, self._out = app, traffic, out
+        self._app = app
+        self._traffic = traffic
+        self._out = out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, status, sent, complete = time.perf_counter(), 0, 0, False
+        began = time.perf_counter()
+        status = 0
+        sent = 0
+        complete = False
         given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
         # no secret
         request_id = (
@@ -58,7 +63,8 @@ class AccessLog:
                 complete = not message.get("more_body", False)
             await send(message)
 
-        method, path = scope["method"], scope["path"]
+        method = scope["method"]
+        path = scope["path"]
         if path in _PROBES:  # a probe must not keep an idle server alive
             await self._app(scope, receive, note_and_send)
             return
@@ -79,7 +85,8 @@ class AccessLog:
             # failures are logged.
             routine = ("attempt" in scope or "routine" in scope) and status < HTTPStatus.BAD_REQUEST
             if self._out is not None and not routine:
-                user, client = scope.get("user"), scope.get("client")
+                user = scope.get("user")
+                client = scope.get("client")
                 facts = {
                     "id": request_id,
                     "method": method,

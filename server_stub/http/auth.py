@@ -119,7 +119,9 @@ class Logins:
 
     def __init__(self, file: Path, tokens: CurrentTokens, *, loopback: bool) -> None:
         """`loopback`: the server listens on a loopback address; it has no other name."""
-        self._file, self._tokens, self._loopback = file, tokens, loopback
+        self._file = file
+        self._tokens = tokens
+        self._loopback = loopback
         self._links: Entries = {}
         self._of_issuer: dict[bytes, tuple[User, OidcEntry | None]] = {}
         """Users with tokens of an issuer, and the table `[oidc]` that named it. Their logins
@@ -244,7 +246,8 @@ def _with_new(entries: Entries, token: str, lasts_s: float) -> tuple[Entries, st
     """The entries that have not ended, of this token the newest, with one for a
     new secret; and the secret.
     """
-    now, secret = time.time(), secrets.token_urlsafe(32)
+    now = time.time()
+    secret = secrets.token_urlsafe(32)
     live = {key: entry for key, entry in entries.items() if entry[1] > now}
     for key in [key for key, entry in live.items() if entry[0] == token][: 1 - KEPT]:
         del live[key]

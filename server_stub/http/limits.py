@@ -262,7 +262,10 @@ class _Body:
     def __init__(
         self, receive: Receive, declared: int, bound: int, bodies: Bodies | None, *, complete: bool
     ) -> None:
-        self._receive, self._declared, self._bound, self._bodies = receive, declared, bound, bodies
+        self._receive = receive
+        self._declared = declared
+        self._bound = bound
+        self._bodies = bodies
         self._complete = complete
         self.claimed = 0
         """Bytes of the room in `bodies`."""
@@ -277,7 +280,8 @@ class _Body:
             return await self._receive()  # waits for the disconnect
         if not self._size:
             self._claim(self._declared)
-        began, limit_s = time.monotonic(), BODY_S + self._size / BODY_RATE
+        began = time.monotonic()
+        limit_s = BODY_S + self._size / BODY_RATE
         try:
             message = await asyncio.wait_for(self._receive(), limit_s - self._waited_s)
         except asyncio.TimeoutError:
@@ -311,7 +315,9 @@ async def _discard(receive: Receive) -> None:
     """Read and drop the body for a while: a client that still sends when the connection
     closes misses the response.
     """
-    size, more, until = 0, True, time.monotonic() + _LINGER_S
+    size = 0
+    more = True
+    until = time.monotonic() + _LINGER_S
     with suppress(asyncio.TimeoutError):
         while more and size < _LINGER_BYTES:
             message = await asyncio.wait_for(receive(), until - time.monotonic())

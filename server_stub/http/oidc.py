@@ -48,7 +48,8 @@ class Oidc:
     """The tokens of one issuer. Event loop only."""
 
     def __init__(self, entry: OidcEntry, pause_s: float = PAUSE_S) -> None:
-        self.entry, self.pause_s = entry, pause_s
+        self.entry = entry
+        self.pause_s = pause_s
         self._lock = asyncio.Lock()
         self._keys: Keys = {}
         self._asked = self._fetched = float("-inf")
@@ -108,10 +109,8 @@ class Oidc:
                 if now - self._asked > self.pause_s and (kid not in self._keys or old):
                     self._asked = now
                     try:
-                        self._keys, self._failure = (
-                            await asyncio.to_thread(fetch_keys, self.entry.issuer),
-                            "",
-                        )
+                        self._keys = await asyncio.to_thread(fetch_keys, self.entry.issuer)
+                        self._failure = ""
                         self._fetched = now
                     except (
                         Unavailable

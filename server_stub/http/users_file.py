@@ -175,7 +175,8 @@ def read(path: Path) -> UserTokens:
                 f"and {each.account}"
             )
     tokens = UserTokens()
-    tokens.teams, tokens.oidc = file.teams, file.oidc
+    tokens.teams = file.teams
+    tokens.oidc = file.oidc
     for each in file.users:
         user = User(each.name, each.admin, accounts.get(each.name, ""), tokens.team_of(each.name))
         tokens[bytes.fromhex(each.token_sha256)] = user

@@ -80,7 +80,9 @@ class Inotify:
             self._libc.inotify_rm_watch(self._descriptor, number)
 
     def _read(self) -> None:
-        data, at, numbers = os.read(self._descriptor, 64 * 1024), 0, set[int]()
+        data = os.read(self._descriptor, 64 * 1024)
+        at = 0
+        numbers = set[int]()
         while at < len(data):
             number, _, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
@@ -107,7 +109,8 @@ class Tail:
 
     def look(self) -> bool:
         """Note the end of the log; returns True if it has grown."""
-        before, self.end = self.end, self._reader.end()
+        before = self.end
+        self.end = self._reader.end()
         return self.end > before
 
     def close(self) -> None:
@@ -205,7 +208,8 @@ class Feed:
         """Open the logs of the attempts from `oldest` on, where there are any; returns
         True if there was a new one.
         """
-        attempts, workers = range(oldest, self.job.attempt + 1), range(self.job.n_workers)
+        attempts = range(oldest, self.job.attempt + 1)
+        workers = range(self.job.n_workers)
         unknown = {
             (attempt, worker) for attempt in attempts for worker in workers
         } - self.tails.keys()

@@ -106,7 +106,8 @@ def merge(blocks: dict[Position, Block]) -> Iterator[tuple[Position, Block]]:
     heap = [(time_of(block.data), position, 0) for position, block in blocks.items()]
     heapify(heap)
     while heap:
-        (_, position, at), others = heap[0], heap[1:3]
+        (_, position, at) = heap[0]
+        others = heap[1:3]
         start, data = blocks[position]
         end = _end_before(data, at, position, min(others)) if others else len(data)
         yield position, Block(start + at, data[at:end])
@@ -129,11 +130,13 @@ def _end_before(
     def is_late(begin: int) -> bool:
         return (time_of(data, begin), position) > other[:2]
 
-    last, step = last_record(data), 1
+    last = last_record(data)
+    step = 1
     if not is_late(last):
         return len(data)
     while at + step < last and not is_late(data.find(b"\n", at + step) + 1):
-        at, step = at + step, 2 * step
+        at = at + step
+        step = 2 * step
     places = range(at, min(at + step, last - 1))
     at += bisect_left(places, True, key=lambda place: is_late(data.find(b"\n", place) + 1))
     return data.find(b"\n", at) + 1

@@ -97,7 +97,8 @@ async def answer_of(
 
 def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
     """Find the lines for `search`; None: there are too many."""
-    found, tail = list[Hit](), wanted.tail
+    found = list[Hit]()
+    tail = wanted.tail
     for position, directory in logs.items():
         last: deque[Hit] = deque(maxlen=tail)
         size = sum(len(record) for _, record in found)
@@ -112,7 +113,8 @@ def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
 
 
 def _records_of(reader: LogReader, wanted: _Wanted) -> Iterator[bytes]:
-    expression, since = re.compile(wanted.grep), (wanted.since or "").encode()
+    expression = re.compile(wanted.grep)
+    since = (wanted.since or "").encode()
     ranks = {b"%d" % rank for rank in wanted.ranks}
     streams = {name.encode() for name in wanted.streams or STREAMS}
     before: defaultdict[bytes, deque[bytes]] = defaultdict(lambda: deque(maxlen=wanted.context))

@@ -154,8 +154,10 @@ class _Answer:
         behind = False
         while True:
             news.clear()
-            job, over = feed.job, feed.over
-            before, self._job = self._job, job
+            job = feed.job
+            over = feed.over
+            before = self._job
+            self._job = job
             state = b"" if facts(before) == facts(job) else self._renderer.state(job, {})
             out = [state] if state else []
             grown = self._grown(feed)
@@ -190,10 +192,8 @@ class _Answer:
         readers = {position: log.reader for position, log in self._logs.items()}
         for position, offset in find_starts(readers, self._query).items():
             self._logs[position].start_at(offset)
-        ends, before = (
-            {position: reader.end() for position, reader in readers.items()},
-            self._query.before,
-        )
+        ends = {position: reader.end() for position, reader in readers.items()}
+        before = self._query.before
         return (
             ends
             if before is None
@@ -221,7 +221,10 @@ class _Answer:
 
     def _pieces(self, position: Position, block: Block) -> list[bytes]:
         """The bytes that the reader gets for a block; moves the offset to its end."""
-        log, out, data, end = self._logs[position], [], block.data, block.end
+        log = self._logs[position]
+        out = []
+        data = block.data
+        end = block.end
         if missing := missing_before(data, log.expected):
             out.append(self._renderer.gap(position, missing))
         chosen = self._filter(data)
@@ -249,7 +252,8 @@ async def _records(
         blocks: dict[Position, Block] = {}
         while offsets:
             for position in offsets.keys() - blocks.keys():
-                offset, end = offsets.pop(position), ends[position]
+                offset = offsets.pop(position)
+                end = ends[position]
                 if offset >= end:
                     continue
                 if block := await _read_block(

@@ -67,7 +67,8 @@ def parse(name: str) -> Size | None:
     if match := _CPU.fullmatch(name):
         return Size(name=name, cpu=float(match["cpu"]), memory_gib=float(match["memory"]))
     if match := _GPU.fullmatch(name):
-        cpu, memory_gib = float(match["cpu"] or 0), float(match["memory"] or 0)
+        cpu = float(match["cpu"] or 0)
+        memory_gib = float(match["memory"] or 0)
         return Size(name=name, gpus=int(match["gpus"]), cpu=cpu, memory_gib=memory_gib)
     return None
 

@@ -22,7 +22,8 @@ def worker_plan(
     fields: the worker's number, the interpreter, the folders, the address of the master, the
     resources and the limits. `environment`: of the ranks. `function_runner`: path of the script
     that calls a function. `default_dir`: see `working_dir`."""
-    spec, bounds = attempt.spec, elastic_bounds(attempt.spec)
+    spec = attempt.spec
+    bounds = elastic_bounds(attempt.spec)
     argument, auto = local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
@@ -129,7 +130,8 @@ def log_share(attempt: Attempt, limit_bytes: int) -> int:
     is for any number of further attempts, by the series 1/n(n+1).
     """
     spec = attempt.spec
-    planned, added = 1 + (spec.max_retry or 0), spec.max_infrastructure_retry
+    planned = 1 + (spec.max_retry or 0)
+    added = spec.max_infrastructure_retry
     if spec.retry_reset_steps:
         limit_bytes //= 2
         if (more := attempt.number - planned - added) > 0:

@@ -32,7 +32,9 @@ class Tasks:
 
     def __init__(self, log: logging.Logger, failed: str, level: int = logging.ERROR) -> None:
         """`failed`: the message that is logged with the exception of a failed task."""
-        self._log, self._failed, self._level = log, failed, level
+        self._log = log
+        self._failed = failed
+        self._level = level
         self._running: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:

@@ -200,10 +200,12 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
         return _STOPPED
     number, report = next((number, report) for number, report, end in ranks if end is first)
     if report["reason"] != Reason.CANCELLED and report.get("first_failing_rank") == first.rank:
-        reason, message = Reason(report["reason"]), str(report["message"])
+        reason = Reason(report["reason"])
+        message = str(report["message"])
     else:  # the launcher, which knows the ranks of its worker only, has named another rank
         found = outcome.of_ranks([first], cancelled=False, oom_kills=0)
-        reason, message = Reason(found.reason), found.message
+        reason = Reason(found.reason)
+        message = found.message
     exception = first.exception
     if note := finished_peers(first, ends):
         message = f"{message}; {note}"

@@ -118,7 +118,8 @@ class ActiveJobs:
         """Number of jobs in each group."""
         self._changes: dict[str, asyncio.Future[None]] = {}
         self._states: deque[tuple[str, StateChange]] = deque(maxlen=_CHANGES_KEPT)
-        self._sequence, self._count = secrets.token_hex(8), 0
+        self._sequence = secrets.token_hex(8)
+        self._count = 0
 
     def add(self, active: ActiveJob) -> None:
         self.by_id[active.row.id] = active

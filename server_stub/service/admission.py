@@ -68,8 +68,10 @@ class Admission:
         self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, hosts: AllowedHosts
     ) -> None:
         """`hosts`: hosts that `notify` may name."""
-        self._runtime, self._snapshots = runtime, snapshots
-        self._secrets_file, self._hosts = secrets_file, hosts
+        self._runtime = runtime
+        self._snapshots = snapshots
+        self._secrets_file = secrets_file
+        self._hosts = hosts
         self._secrets: Mapping[str, str] = {}
 
     def open(self) -> None:
@@ -105,10 +107,8 @@ class Admission:
         self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
         request = self.of_team(user, request)
-        spec, notices = (
-            request.spec,
-            self._runtime.check(request.spec, user.name, request.submitter, request.namespace),
-        )
+        spec = request.spec
+        notices = self._runtime.check(request.spec, user.name, request.submitter, request.namespace)
         if (
             spec.health_params
             and spec.health_params.action is HealthAction.RESTART
@@ -164,7 +164,8 @@ class Admission:
         """Check what the members of a group take together: they are stored in one
         transaction. Raises TooLarge.
         """
-        size, labels = len(request.model_dump_json()) * members, len(request.spec.labels) * members
+        size = len(request.model_dump_json()) * members
+        labels = len(request.spec.labels) * members
         if size > GROUP_BYTES_MAX:
             raise TooLarge(
                 f"the requests of {members} members, with the environment of the submit, have "
@@ -255,7 +256,8 @@ def _mounts(_period: int) -> list[Mount]:
 
 
 def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
-    folder, real = os.path.dirname(proof.path), os.path.realpath
+    folder = os.path.dirname(proof.path)
+    real = os.path.realpath
     seen = folder in folders or real(folder) in {real(other) for other in folders if other}
     if len(proof.nonce) < 16 or not seen:
         return False

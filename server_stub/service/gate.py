@@ -45,7 +45,9 @@ class Gate:
         """Return the reason why the job must not start yet; "": the job may start, and counts as a
         running member of its group until it has ended.
         """
-        job_id, group, turn = active.row.id, self._groups.get(active.row.group_id or ""), ""
+        job_id = active.row.id
+        group = self._groups.get(active.row.group_id or "")
+        turn = ""
         # A job with dependencies is noted here, too: a group is known as long as it has members.
         if group and job_id not in group.admitted:
             most = group.info.max_parallel

@@ -83,7 +83,8 @@ class JobFiles:
     def newest(self, active: ActiveJob) -> Attempt:
         """The newest attempt of a job, `unreadable` if its request is. Its directory is made by the
         runtime at the start."""
-        row, number = active.row, active.info.attempt
+        row = active.row
+        number = active.info.attempt
         try:
             return self._of_row(row, number, active.request)
         except ServerError as error:

@@ -161,7 +161,8 @@ class MetricsReader:
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}
 
     def _progress(self, jobs: Sequence[JobInfo], with_slow: bool = False) -> dict[str, JobProgress]:
-        until, now = time.monotonic() + _PATIENCE_S, self._clock.now().timestamp()
+        until = time.monotonic() + _PATIENCE_S
+        now = self._clock.now().timestamp()
         found = {}
         for job in jobs:
             logs = self._lookup.logs(job)
@@ -200,7 +201,8 @@ class MetricsReader:
         """Call a function that reads the logs of a job in one of the threads for this,
         for at most `_LONGEST_S`.
         """
-        logs, until = self._lookup.logs(job), time.monotonic() + _LONGEST_S
+        logs = self._lookup.logs(job)
+        until = time.monotonic() + _LONGEST_S
         return await asyncio.get_running_loop().run_in_executor(self._threads, read, logs, until)
 
 

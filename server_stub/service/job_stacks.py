@@ -54,7 +54,8 @@ class StackTaker:
 
 def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]:
     """The ranks of all workers, and why some are missing."""
-    ranks, problems = [], []
+    ranks = []
+    problems = []
     for dump in dumps:
         try:
             ranks += read_worker(dump.worker, storable(dump.processes))

@@ -179,10 +179,13 @@ def _moved(
     status: JobStatus, state: State, reason: Reason, message: str, now: datetime
 ) -> Decision | None:
     if status.stop:
-        reason, message = Reason.STOPPING, status.stop.message
+        reason = Reason.STOPPING
+        message = status.stop.message
     elif status.hung:
-        reason, message = Reason.HUNG, status.hung
-    job, after = status.info, status.shows(state=state, reason=reason, message=message)
+        reason = Reason.HUNG
+        message = status.hung
+    job = status.info
+    after = status.shows(state=state, reason=reason, message=message)
     if state is State.RUNNING and job.state is not State.RUNNING:
         after = after.shows(started_at=now)
     if (state, reason) != (job.state, job.reason):
@@ -205,18 +208,20 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
             return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, status.stop.message, at)
         status = status._replace(stop=None)  # it failed before it was stopped
     if status.stop:  # the order is the reason, however the ranks then ended
-        reason, message = status.stop.reason, status.stop.message
+        reason = status.stop.reason
+        message = status.stop.message
     elif seen.reason is Reason.CANCELLED:
         # no order of this service: a signal, or a machine that shuts down
-        reason, message = (
-            Reason.DELETED_EXTERNALLY,
-            seen.message or "its processes were stopped from outside",
-        )
+        reason = Reason.DELETED_EXTERNALLY
+        message = seen.message or "its processes were stopped from outside"
     else:
-        reason, message = seen.reason, seen.message
+        reason = seen.reason
+        message = seen.message
     status, reset = _with_reset_retries(status, step)
-    job, spec = status.info, status.info.spec
-    limit, used = spec.max_infrastructure_retry, job.infrastructure_retries
+    job = status.info
+    spec = status.info.spec
+    limit = spec.max_infrastructure_retry
+    used = job.infrastructure_retries
     if reason in INFRASTRUCTURE and limit:
         if used < limit:
             after = status.shows(infrastructure_retries=used + 1)
@@ -225,7 +230,8 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
         message += f" (all {limit} infrastructure retries are used)"
     failed = seen.first_failing
     code = failed.exit_code if failed and failed.signal is None and not status.stop else None
-    limit, used = spec.max_retry or 0, job.attempt - job.retries_from - used
+    limit = spec.max_retry or 0
+    used = job.attempt - job.retries_from - used
     retried = _is_retried(status, reason, code)
     if retried and used < limit:
         return _restarting(
@@ -245,7 +251,8 @@ def _with_reset_retries(status: JobStatus, step: float | None) -> tuple[JobStatu
     """The status whose retries count from 0 if the attempt got far enough,
     and the words that say so.
     """
-    job, least = status.info, status.info.spec.retry_reset_steps
+    job = status.info
+    least = status.info.spec.retry_reset_steps
     if step is None or not least:
         return status, ""
     after = status.shows(furthest_step=max(step, job.furthest_step))

@@ -61,8 +61,10 @@ class JobLookup:
     """The lookup of one service."""
 
     def __init__(self, store: Store, jobs: ActiveJobs, files: JobFiles, share_jobs: bool) -> None:
-        self._store, self._jobs = store, jobs
-        self._files, self._share_jobs = files, share_jobs
+        self._store = store
+        self._jobs = jobs
+        self._files = files
+        self._share_jobs = share_jobs
 
     async def find(self, user: User, name: str, owner: str | None) -> StoredJob:
         """The job. Raises NotFound: there is none, or this user may not see it."""
@@ -98,9 +100,11 @@ class JobLookup:
     async def state_changes(self, user: User, after: str | None, timeout_s: float) -> StateChanges:
         """The changes of states since the cursor `after` of the jobs that the user sees: waits for
         one, at most `timeout_s`, and not at all without a cursor or if some are no longer known."""
-        until, sees_all = time.monotonic() + timeout_s, self._sees_all(user)
+        until = time.monotonic() + timeout_s
+        sees_all = self._sees_all(user)
         while True:
-            changes, cursor = self._jobs.changes_since(after or ""), self._jobs.cursor
+            changes = self._jobs.changes_since(after or "")
+            cursor = self._jobs.cursor
             mine = [change for owner, change in changes or () if sees_all or owner == user.name]
             left = until - time.monotonic()
             if changes is None or mine or left <= 0:

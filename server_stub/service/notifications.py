@@ -57,7 +57,8 @@ class AllowedHosts:
     def __init__(self, allowed: Sequence[str] | None, *, several_users: bool) -> None:
         """`allowed`: the setting `notify_hosts`."""
         self._any = allowed is None and not several_users
-        self._names, self._networks = [], []
+        self._names = []
+        self._networks = []
         for entry in allowed or ():
             try:
                 self._networks.append(ipaddress.ip_network(entry, strict=False))
@@ -99,7 +100,9 @@ class Notifier:
     """Event loop only."""
 
     def __init__(self, store: Store, files: JobFiles, hosts: AllowedHosts) -> None:
-        self._store, self._files, self._hosts = store, files, hosts
+        self._store = store
+        self._files = files
+        self._hosts = hosts
         self._tasks = Tasks(log, "a notification can't be sent")
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._host_limits: WeakValueDictionary[str | None, asyncio.Semaphore] = (
@@ -184,7 +187,8 @@ class Notifier:
 
 def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
     """The message in the form that the receiver takes, without the values of secrets."""
-    url, shown = request.spec.notify or "", request.spec.masked().env_variables
+    url = request.spec.notify or ""
+    shown = request.spec.masked().env_variables
     private = [
         str(value) for name, value in request.spec.env_variables.items() if shown[name] == MASK
     ]
@@ -203,7 +207,8 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
         Refused: the receiver will never take it.
         OSError, ValueError, LookupError: try again; the latter two for an answer that is no HTTP.
     """
-    loop, is_tls = asyncio.get_running_loop(), url.scheme == "https"
+    loop = asyncio.get_running_loop()
+    is_tls = url.scheme == "https"
     tls = (
         {"ssl": await asyncio.to_thread(_tls_settings), "server_hostname": url.hostname}
         if is_tls

@@ -99,10 +99,12 @@ def _machine(job: LoggedJob, worker: int, left: int) -> WorkerMachine:
     """The facts that a launcher has written into its log, in lines that follow each
     other. `left`: so many names.
     """
-    offset, found = 0, WorkerMachine(worker=worker, hardware={}, seeds={}, packages={})
+    offset = 0
+    found = WorkerMachine(worker=worker, hardware={}, seeds={}, packages={})
     with closing(LogReader(log_dir(job.job_dir, job.attempt, worker))) as log:
         while left > 0 and offset < _SEARCHED and (block := log.block(offset, _BLOCK)):
-            offset, texts = block.end, _LINE.findall(block.data)[:_LINES_MAX]
+            offset = block.end
+            texts = _LINE.findall(block.data)[:_LINES_MAX]
             if found.hardware and not texts:
                 break
             for text in texts:

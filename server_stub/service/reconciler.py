@@ -156,7 +156,8 @@ class Reconciler:
 
     def add_event(self, active: ActiveJob, reason: Reason, message: str) -> None:
         """Record an event that is no transition; the state of the job does not change."""
-        status, now = active.status, self._clock.now()
+        status = active.status
+        now = self._clock.now()
         event = Event(
             time=now,
             attempt=status.info.attempt,
@@ -208,7 +209,8 @@ class Reconciler:
             self._tasks.begin(self._save(active))
 
     async def _report_changed_script(self, active: ActiveJob) -> None:
-        info, path = active.info, active.row.script_path
+        info = active.info
+        path = active.row.script_path
         # it may be a link by now
         if path is None or await self._runtime.why_hidden(info.spec, info.owner, path):
             return
@@ -232,16 +234,15 @@ class Reconciler:
     async def _save(self, active: ActiveJob) -> None:
         try:
             while active.info.version > active.row.version:
-                status, info, row, events = (
-                    active.status,
-                    active.info,
-                    active.next_row(),
-                    active.events,
-                )
+                status = active.status
+                info = active.info
+                row = active.next_row()
+                events = active.events
                 active.events = []
                 await self._store_row(active, row, events)
                 before = active.row.state
-                active.row, active.public = row, info
+                active.row = row
+                active.public = info
                 self._jobs.publish(row.id)
                 if row.state != before:
                     self._jobs.publish_state(row.owner, StateChange(id=row.id, state=row.state))
@@ -393,10 +394,8 @@ class Reconciler:
         )
         self._notifier.ended(active.row)
         self._tasks.begin(self._cleanup.on_end(active))
-        group_id, failed = (
-            active.row.group_id,
-            active.row.name if active.row.state is State.FAILED else None,
-        )
+        group_id = active.row.group_id
+        failed = active.row.name if active.row.state is State.FAILED else None
         if group_id and (why := self.gate.why_stop(group_id, failed)):
             self.stop_group(group_id, Stop(Reason.CANCELLED, why))
         freed = self.gate.leave(active)

@@ -73,7 +73,8 @@ class Service:
         room: Room | None = None,
     ) -> None:
         """Make the parts; `start` connects them to the database and the runtime."""
-        self._settings, self.runtime = settings, runtime
+        self._settings = settings
+        self.runtime = runtime
         clock = clock or Clock()
         self.room = room or Room(settings.data_dir, settings.min_free_bytes)
         # This object and the Snapshots of the uploads use one folder. The other object opens it,
@@ -245,7 +246,8 @@ class Service:
 
     async def outputs(self, user: User, name: str, owner: str | None = None) -> OutputList:
         """The files of a job that are kept, and those that are not. Raises NotFound."""
-        row, in_place = (await self.lookup.find(user, name, owner)).row, None
+        row = (await self.lookup.find(user, name, owner)).row
+        in_place = None
         with suppress(ServerError):  # its request can't be read
             attempt = await asyncio.to_thread(self._files.stored, row)
             in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None

@@ -25,12 +25,10 @@ class Sessions:
         self, runtime: Runtime, lookup: JobLookup, reconciler: Reconciler, *, allowed: bool
     ) -> None:
         """`allowed`: the server's setting."""
-        self._runtime, self._lookup, self._reconciler, self._allowed = (
-            runtime,
-            lookup,
-            reconciler,
-            allowed,
-        )
+        self._runtime = runtime
+        self._lookup = lookup
+        self._reconciler = reconciler
+        self._allowed = allowed
         self._open: dict[tuple[str, str], SessionEnd | None] = {}
         """The server's end of each session, by the name of the user and the id of the session;
         None: the session begins."""

@@ -66,11 +66,9 @@ def from_row(row: JobRow) -> ActiveJob:
         row = row._replace(state=state, attempt=max(row.attempt, 1), resume_at=None)
         shown = stand_ins.of_row(row, error)
         info = replaced(shown, state=state, reason=Reason.QUEUED, message="")
-        row, stop, hung = (
-            row._replace(created_at=info.created_at),
-            Stop(Reason.SERVER_ERROR, shown.message),
-            "",
-        )
+        row = row._replace(created_at=info.created_at)
+        stop = Stop(Reason.SERVER_ERROR, shown.message)
+        hung = ""
     info = replaced(info, version=row.version + VERSIONS_NOT_STORED)
     return ActiveJob(
         row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end

@@ -278,7 +278,8 @@ class Submits:
                 admitted.request, checkpoints_of=parent.id, checkpoints_name=parent.name
             )
             admitted = replace(admitted, request=asked)
-        code, path = request.code, admitted.script_path
+        code = request.code
+        path = admitted.script_path
         if isinstance(code, CodeInPlace) and not shared:
             # a script that this user ran in place before needs no proof: it may be a resubmit
             known = (

@@ -90,7 +90,8 @@ class Watchdog:
     def watch(self, active: ActiveJob) -> None:
         """Set the timers of a job that runs or may run again; repeatable. A restart of the server
         sets the count of silent checks to zero."""
-        first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
+        first_start = active.row.first_started_at
+        minutes = active.info.spec.stop_timer
         if first_start and minutes and "stop_timer" not in active.timers:
             # an earlier version took any number
             limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))
@@ -154,7 +155,8 @@ class Watchdog:
         )
 
     async def _look_for_steps(self, active: ActiveJob, left_s: float) -> None:
-        attempt, seen = active.info.attempt, ""
+        attempt = active.info.attempt
+        seen = ""
         try:
             seen = await self._metrics.first_steps(active.info)
         finally:
@@ -169,7 +171,8 @@ class Watchdog:
 
     def note_quiet(self, active: ActiveJob, quiet: Quiet) -> None:
         """Note which ranks of a running job do nothing now."""
-        job_id, now = active.row.id, dict(quiet)
+        job_id = active.row.id
+        now = dict(quiet)
         case = self._cases.get(job_id)
         if case and (case.attempt, case.quiet.keys()) == (active.info.attempt, now.keys()):
             return
@@ -205,7 +208,8 @@ class Watchdog:
         if self._cases.get(active.row.id) is not case or active.status.stop:
             return
         if snapshots:
-            now, clock = time.monotonic(), self._clock.now()
+            now = time.monotonic()
+            clock = self._clock.now()
             since = {rank: clock - timedelta(seconds=now - at) for rank, at in case.quiet.items()}
             found = hangs.find(*snapshots, since, case.found is not None, _ended_workers(active))
             if found and not (case.found and case.found.guilty == found.guilty):
@@ -213,10 +217,8 @@ class Watchdog:
             elif not found and (case.found or active.status.hung):
                 self._tell_hang(active, "no rank waits for another one any more", False)
             case.found = found
-            action, retry_on = (
-                active.info.spec.hang_action,
-                Reason.HUNG in (active.info.spec.retry_on or ()),
-            )
+            action = active.info.spec.hang_action
+            retry_on = Reason.HUNG in (active.info.spec.retry_on or ())
             lasts_s = now - max(case.quiet[rank] for rank in found.guilty) if found else 0.0
             if found and (action != "report" or retry_on) and lasts_s >= ACTION_S:
                 why = "hang_action" if action != "report" else "retry_on"

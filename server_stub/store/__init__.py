@@ -277,7 +277,8 @@ class Store:
 
     def _pair(self, connection: Connection, log: RequestLog) -> None:
         """Store which data directory the rows refer to. Raises ServerError if it is another one."""
-        expected, found = rows.data_id(connection), log.data_id
+        expected = rows.data_id(connection)
+        found = log.data_id
         if expected is None and (found or log.has_records or not rows.counts(connection)):
             expected = found or uuid.uuid4().hex
             log.set_data_id(expected)

@@ -99,8 +99,10 @@ class Added(NamedTuple):
 _newest_seq = sa.select(sa.func.max(jobs.c.seq))
 _generation = sa.select(server.c.generation)
 _kept_generation = _generation.with_for_update(read=True)
-_insert_jobs, _insert_keys = sa.insert(jobs), sa.insert(idempotency_keys)
-_insert_labels, _insert_events = sa.insert(labels), sa.insert(events)
+_insert_jobs = sa.insert(jobs)
+_insert_keys = sa.insert(idempotency_keys)
+_insert_labels = sa.insert(labels)
+_insert_events = sa.insert(events)
 _owners: sa.BindParameter[Any] = sa.bindparam("owners", expanding=True)
 _names: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
 _used_keys = sa.select(idempotency_keys).where(
@@ -168,7 +170,9 @@ def add_jobs(
                 used[key.owner, key.key] = (key.fingerprint, row.id)
     accepted = [job for job, why in zip(new, refused, strict=True) if why is None]
     first = begin(accepted) if begin and accepted else next_seq(connection)
-    keys, rows, tags = [], [], []
+    keys = []
+    rows = []
+    tags = []
     for seq, job in enumerate(accepted, first):
         if job.key:
             keys.append(

@@ -101,7 +101,8 @@ class OpenAttempt:
         self._closed = False
 
     def _new_workers(self) -> list[RemoteWorker]:
-        limit, tell = self.group.log_limit_bytes, self._notify
+        limit = self.group.log_limit_bytes
+        tell = self._notify
         return [
             RemoteWorker(at, folder, limit, self._spare, tell)
             for at, folder in enumerate(self.group.workers)
@@ -185,7 +186,8 @@ class OpenAttempt:
             worker.forget()
             worker.wake()
         self._workers = self._new_workers()
-        self._failed, self._ordered = False, None
+        self._failed = False
+        self._ordered = None
         self._write_gate(begun=False)
 
     def close(self) -> None:
@@ -270,7 +272,8 @@ class OpenAttempt:
             raise Unauthorized(_EXPIRED)
         if self._workers[worker.view.worker] is not worker:
             raise Conflict("the pods of this attempt were given up: nothing may start in them")
-        view, waited_for = worker.view, list[WorkerView]()
+        view = worker.view
+        waited_for = list[WorkerView]()
         if view.state == "ended" and not self._released:
             # Worker 0 and failed workers wait for the others: the operator takes the end of the
             # master, or the first failed pod, for the end of the whole job and deletes all running
@@ -305,7 +308,8 @@ class OpenAttempt:
         self, worker: RemoteWorker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int
     ) -> None:
         """Raises NotFound if this worker has no such rank, TooLarge, StorageFull."""
-        number, owner = worker.view.worker, rank // self.group.processes_per_worker
+        number = worker.view.worker
+        owner = rank // self.group.processes_per_worker
         # the agents of an elastic job number the ranks by themselves
         is_its_own = (
             owner == number if self.group.may_return is None else owner < len(self._workers)
@@ -335,7 +339,9 @@ class WorkerRegistry:
     disk."""
 
     def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
-        self._key_file, self._folder_of, self._spare = key_file, folder_of, spare
+        self._key_file = key_file
+        self._folder_of = folder_of
+        self._spare = spare
         self._key: bytes | None = None
         self._open: dict[tuple[str, int], OpenAttempt] = {}  # by job id and number
 
@@ -393,9 +399,11 @@ class WorkerRegistry:
         """(job id, attempt) of a token. Raises Unauthorized for one that
         this server has not made.
         """
-        key, parts = self._read_key(), _TOKEN.fullmatch(token)
+        key = self._read_key()
+        parts = _TOKEN.fullmatch(token)
         if key is not None and parts is not None:
-            job_id, attempt = parts[1], int(parts[2])
+            job_id = parts[1]
+            attempt = int(parts[2])
             if hmac.compare_digest(_signed(key, job_id, attempt).encode(), token.encode()):
                 return job_id, attempt
         raise Unauthorized("the server does not know this worker's token")

@@ -127,7 +127,8 @@ def _ends(records: bytes) -> tuple[Record, Record]:
     """The first and the last record."""
     if not records.endswith(b"\n"):
         raise InvalidRequest("the log ends within a record")
-    first, last = records[: records.find(b"\n")], records[records.rfind(b"\n", 0, -1) + 1 :]
+    first = records[: records.find(b"\n")]
+    last = records[records.rfind(b"\n", 0, -1) + 1 :]
     try:
         return parse(first), parse(last)
     except ValueError as error:

@@ -39,7 +39,8 @@ class SessionEnd:
     """This server's end of a connection whose bytes it passes on unread. Event loop only."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+        self._reader = reader
+        self._writer = writer
         self.is_read = asyncio.Event()
         self._taken = 0
         self._order = asyncio.Lock()

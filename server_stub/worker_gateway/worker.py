@@ -147,7 +147,8 @@ class StackOrders:
 
     async def take(self, limit_s: float) -> Processes | None:
         """Order the stacks and wait for them; None: the worker did not answer in time."""
-        self.mark, self._answer = secrets.token_hex(8), asyncio.get_running_loop().create_future()
+        self.mark = secrets.token_hex(8)
+        self._answer = asyncio.get_running_loop().create_future()
         self._wake()
         try:
             return await asyncio.wait_for(self._answer, limit_s)
@@ -192,7 +193,8 @@ class RemoteWorker:
         """
         self.stacks = StackOrders(self.wake)
         self.sessions = SessionOrders(self.wake)
-        self._folder, self._report_path = folder, Directory(str(folder)).report
+        self._folder = folder
+        self._report_path = Directory(str(folder)).report
         self._log = LogFile(folder / "log", log_limit_bytes)
         self._spare = spare
         self._on_change = on_change
@@ -217,16 +219,15 @@ class RemoteWorker:
 
     async def take_stacks(self, limit_s: float) -> StackDump:
         """Order the stacks of its ranks; a problem if they have not come within `limit_s`."""
-        who, taken = f"worker {self.view.worker}", None
+        who = f"worker {self.view.worker}"
+        taken = None
         if not self.view.runs_ranks:
             problem = f"{who} runs no ranks now"
         elif self.stacks.supported is False:
             problem = f"{who}: its version can't take stacks"
         else:
-            problem, taken = (
-                f"{who} did not answer within {limit_s:g} s",
-                await self.stacks.take(limit_s),
-            )
+            problem = f"{who} did not answer within {limit_s:g} s"
+            taken = await self.stacks.take(limit_s)
         return StackDump(self.view.worker, taken or [], problem if taken is None else "")
 
     async def claim(

@@ -195,7 +195,8 @@ def delete(
 def _age(text: str) -> timedelta:
     """`7d`, `12h`, `30m` or `45s`."""
     units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-    number, unit = text[:-1], text[-1:]
+    number = text[:-1]
+    unit = text[-1:]
     if not number.isdecimal() or unit not in units or len(number) > 5:
         raise typer.BadParameter(f"{text!r} is no age like 30m, 12h or 7d")
     return timedelta(**{units[unit]: int(number)})

@@ -132,10 +132,8 @@ def logs(
         if len(names) > 1 and output != "json":
             printer.data_at_once(f"==> {found['name']} <==")
         more = {"job": found["name"]} if len(names) > 1 else {}
-        open_logs, retry_s = (
-            partial(connection.rest.open_logs, found["name"]),
-            connection.config.retry_s,
-        )
+        open_logs = partial(connection.rest.open_logs, found["name"])
+        retry_s = connection.config.retry_s
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
                 printer.hint(

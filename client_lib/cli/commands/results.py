@@ -91,7 +91,9 @@ def metrics(
         _print(found)
     while watch and job["state"] not in FINAL:
         time.sleep(_PAUSE_S)
-        job, before, found = connection.job(job["name"]), found, fetch()
+        job = connection.job(job["name"])
+        before = found
+        found = fetch()
         if found != before:
             if sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[J")  # clears the screen

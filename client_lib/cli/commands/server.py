@@ -142,10 +142,8 @@ def instances(connection: Connection, output: TableJsonOrName = "table") -> None
     else:
         rows = []
         for kind in kinds:
-            free, size = (
-                kind.get("available"),
-                (str(kind["gpus"]), f"{kind['cpu']:g}", f"{kind['memory_gib']:g} GiB"),
-            )
+            free = kind.get("available")
+            size = (str(kind["gpus"]), f"{kind['cpu']:g}", f"{kind['memory_gib']:g} GiB")
             rows.append(
                 (
                     kind["name"],
@@ -330,11 +328,9 @@ def status(output: TextOrJson = "text") -> int:
 
 def _show(facts: Json) -> None:
     shown = dict(facts)
-    pools, disk, memory = (
-        shown.pop("warm_pools", []),
-        shown.pop("disk_mib", {}),
-        shown.pop("memory_mib", None),
-    )
+    pools = shown.pop("warm_pools", [])
+    disk = shown.pop("disk_mib", {})
+    memory = shown.pop("memory_mib", None)
     if "started_at" in shown:
         shown["started_at"] = stamp(shown["started_at"])
     said = {True: "yes", False: "no"}

@@ -111,7 +111,8 @@ def port_forward(
     local, _, inner = ports.rpartition(":")
     if not inner.isdecimal() or not (local or inner).isdecimal():
         ctx.fail(f"{ports!r} is neither PORT nor LOCAL:PORT")
-    job, request = connection.job(name)["name"], {"port": int(inner), "worker": worker}
+    job = connection.job(name)["name"]
+    request = {"port": int(inner), "worker": worker}
     probe = Session(connection.rest, job, request)  # raises Conflict if nothing listens on the port
     probe.send(frames.frame(frames.DATA))
     probe.run(lambda *_: None)
@@ -210,7 +211,8 @@ class Session:
     """One session. `run` is called once; `send` by any thread, before it or while it runs."""
 
     def __init__(self, rest: Rest, job: str, request: Request) -> None:
-        self._rest, self._request = rest, request
+        self._rest = rest
+        self._request = request
         self._path = paths.job_session(job, secrets.token_hex(16))
         self._waiting: queue.Queue[bytes] = queue.Queue(_WAITING_MAX)
         self._ended = threading.Event()
@@ -263,7 +265,8 @@ class Session:
 
     def _send_all(self) -> None:
         """Send the frames that wait, or KEEP after a pause, until the session has ended."""
-        offset, data = 0, b""
+        offset = 0
+        data = b""
         put = partial(self._rest.call, "PUT", self._path, headers=_BYTES, retry_s=0.0)
         while not self._ended.is_set():
             if not data:
@@ -281,4 +284,5 @@ class Session:
             except ClientLibError:  # the command reads nothing now, or the server does not answer
                 self._ended.wait(_PAUSE_S)
             else:
-                offset, data = offset + len(data), b""
+                offset = offset + len(data)
+                data = b""

@@ -114,7 +114,8 @@ def answer(command: Any, instruction: str) -> int:
     # lines that client-lib 0.1 made by click (`bash_complete`, where typer has `complete_bash`)
     # stand in the start-up files of users
     if shell == "fish":  # its COMP_CWORD is the word itself
-        line, word = os.environ["COMP_WORDS"], os.environ["COMP_CWORD"]
+        line = os.environ["COMP_WORDS"]
+        word = os.environ["COMP_CWORD"]
         os.environ["COMP_CWORD"] = str(len(shlex.split(line)) - (1 if word else 0))
     with redirect_stdout(io.StringIO()) as printed:
         code = int(shell_complete(command, {}, PROGRAM, COMPLETION_VARIABLE, "complete_bash"))

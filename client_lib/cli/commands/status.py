@@ -111,11 +111,9 @@ def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
 
 
 def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
-    spec, code, known = (
-        job["spec"],
-        job.get("code", {}),
-        [each.get("threads") for each in job.get("workers", [])],
-    )
+    spec = job["spec"]
+    code = job.get("code", {})
+    known = [each.get("threads") for each in job.get("workers", [])]
     yield "name", job["name"]
     yield "state", table.state(job, now)
     yield "why", table.why(job)
@@ -247,7 +245,9 @@ def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> lis
     """
     from client_lib.cli.commands.sessions import Session
 
-    output, errors, process = bytearray(), bytearray(), f"process {pid} of rank {rank}"
+    output = bytearray()
+    errors = bytearray()
+    process = f"process {pid} of rank {rank}"
     session = Session(connection.rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})
     session.send(frames.frame(frames.DATA))  # its stdin is empty
     try:

@@ -175,11 +175,13 @@ def http_error(request: Request, problem: HTTPException) -> Response:
 
 def invalid_request(request: Request, problem: RequestValidationError) -> Response:
     """Wrong parameters or a wrong body, one sentence for each finding."""
-    sentences, in_body = [], []
+    sentences = []
+    in_body = []
     for finding in problem.errors():
         if isinstance(ours := finding.get("ctx", {}).get("error"), ClientLibError):
             return error(ours)
-        place, message = finding["loc"], str(finding["msg"]).removeprefix("Value error, ")
+        place = finding["loc"]
+        message = str(finding["msg"]).removeprefix("Value error, ")
         if place[0] == "body":
             in_body.append({**finding, "loc": place[1:]})
         elif finding["type"] == "missing":

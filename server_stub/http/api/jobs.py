@@ -239,7 +239,8 @@ async def get_job(
 
 async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
     """The result of `change`; None once the server stops, so that a stop waits for no long poll."""
-    changed, stop = asyncio.create_task(change), asyncio.create_task(stopping.wait())
+    changed = asyncio.create_task(change)
+    stop = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({changed, stop}, return_when=asyncio.FIRST_COMPLETED)
         return changed.result() if changed.done() else None

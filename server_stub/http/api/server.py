@@ -159,7 +159,8 @@ async def readyz(parts: Parts) -> Response:
 @probes.get(paths.METRICS)
 async def get_metrics(parts: Parts) -> Response:
     """Metrics in Prometheus' text format."""
-    service, types = parts.service, parts.service.runtime.instance_types()
+    service = parts.service
+    types = parts.service.runtime.instance_types()
     jobs = await service.lookup.counts()
     found = metrics.registry(parts.traffic, jobs, parts.hub.followers, types, service.room.free)
     return Response(metrics.exposition(found), media_type=metrics.CONTENT_TYPE)

@@ -80,7 +80,8 @@ class Pages:
     """The pages of one server."""
 
     def __init__(self, parts: Context) -> None:
-        self._parts, self._logins = parts, parts.logins
+        self._parts = parts
+        self._logins = parts.logins
 
     def application(self) -> Starlette:
         """The routes with their layers."""
@@ -121,7 +122,8 @@ class Pages:
 
     async def _login(self, request: Request) -> Response:
         """Log in by the code of a link or by the token in the form; without both, show the form."""
-        job, code = request.query_params.get("job"), request.query_params.get("code")
+        job = request.query_params.get("job")
+        code = request.query_params.get("code")
         if request.method == "POST":
             if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
                 raise Forbidden("this form was sent by a page of another site")
@@ -145,7 +147,9 @@ class Pages:
 
     async def _jobs(self, request: Request, of: Named) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
-        service, opened, members = self._parts.service, query.pop("open", ""), []
+        service = self._parts.service
+        opened = query.pop("open", "")
+        members = []
         page = json.loads(
             await service.page(of.user, views.filters(query), JOBS, query.get("cursor"))
         )
@@ -164,7 +168,8 @@ class Pages:
         )
 
     async def _job(self, request: Request, of: Named) -> Response:
-        service, info = self._parts.service, await self._info(of)
+        service = self._parts.service
+        info = await self._info(of)
         events = EventList.model_validate_json(await service.lookup.events(*of)).events
         shown = views.job(info, events, datetime.now(timezone.utc)) | dict(
             await service.outputs(*of)
@@ -180,11 +185,9 @@ class Pages:
 
     async def _code(self, request: Request, of: Named) -> Response:
         """The code of a job, with the text of one file."""
-        service, info, file = (
-            self._parts.service,
-            await self._info(of),
-            request.query_params.get("file", ""),
-        )
+        service = self._parts.service
+        info = await self._info(of)
+        file = request.query_params.get("file", "")
         if not isinstance(info.code, CodeSnapshot):
             ran = (await service.provenance.of(*of)).submitted
             script = (await service.lookup.find(*of)).row.script_path
@@ -223,13 +226,16 @@ class Pages:
         return ran
 
     async def _compared(self, user: User, first: Ran, second: Ran) -> JobDiff:
-        before, after, more = first.info.code, second.info.code, 0
+        before = first.info.code
+        after = second.info.code
+        more = 0
         if isinstance(before, CodeSnapshot) and isinstance(after, CodeSnapshot) and before != after:
             # of another user, or too large: only the digests are compared
             with suppress(ClientLibError):
                 archives = [readable(self._parts, user, each.sha256) for each in (before, after)]
                 old, new, more = await _in_thread(_texts, archives)
-                first, second = first._replace(texts=old), second._replace(texts=new)
+                first = first._replace(texts=old)
+                second = second._replace(texts=new)
         found = await _in_thread(difference.compare, first, second)
         if not more:
             return found
@@ -247,18 +253,18 @@ class Pages:
             "errors": parts.traffic.answers(least_status=500),
             "free_bytes": parts.service.room.free,
         }
-        info, report = (
-            await server.get_info(parts, of.user),
-            await server.get_doctor(parts, of.user),
-        )
+        info = await server.get_info(parts, of.user)
+        report = await server.get_doctor(parts, of.user)
         types = (await server.get_instance_types(parts, of.user)).instance_types
         return _page(
             request, "server.html", info=info, checks=report.checks, types=types, figures=figures
         )
 
     async def _act(self, request: Request, of: Named) -> Response:
-        service, name = self._parts.service, of.name
-        action, form = request.path_params["action"], await _form(request)
+        service = self._parts.service
+        name = of.name
+        action = request.path_params["action"]
+        form = await _form(request)
         if action == "cancel":
             await service.cancel(*of)
         elif action == "delete":
@@ -381,7 +387,8 @@ def _variables(text: str, before: str) -> dict[str, str]:
     """The variables of an edited text; of a line that was there before, the stored value
     is kept, whatever its type.
     """
-    found, kept = {}, set(before.split("\n"))
+    found = {}
+    kept = set(before.split("\n"))
     for line in filter(str.strip, text.split("\n")):
         name, is_variable, value = line.partition("=")
         if not is_variable:

@@ -68,7 +68,8 @@ def filters(query: Mapping[str, str]) -> JobFilters:
     """The jobs that the form of the table asks for. Raises InvalidRequest: an unknown
     state, or too many labels.
     """
-    state, words = query.get("state"), query.get("q", "").split()
+    state = query.get("state")
+    words = query.get("q", "").split()
     if state not in (None, *State):
         raise InvalidRequest(f"state={state!r} is not known", hint=f"there are: {', '.join(State)}")
     labels = [word for word in words if "=" in word]

@@ -343,8 +343,13 @@ class ObjectWatch(StreamThread, Generic[T]):
         not let this server see it.
         """
         super().__init__(api, f"watch {path.rpartition('/')[2]}")
-        self._path, self._query, self._may_be_absent = path, query, may_be_absent
-        self._read, self._take_list, self._put, self._gone = read, take_list, put, gone
+        self._path = path
+        self._query = query
+        self._may_be_absent = may_be_absent
+        self._read = read
+        self._take_list = take_list
+        self._put = put
+        self._gone = gone
         self._version: str | None = None
         self._listed_at = 0.0
         self.problem: str | None = None
@@ -387,14 +392,16 @@ class ObjectWatch(StreamThread, Generic[T]):
         for line in self._lines(self._path, query, SILENCE_S):
             try:
                 event = json.loads(line)
-                kind, found = event["type"], event["object"]
+                kind = event["type"]
+                found = event["object"]
             except (ValueError, KeyError, TypeError):
                 continue  # the connection broke within a line
             if kind == "ERROR":
                 raise ApiError(
                     int(found.get("code", 500)), str(found.get("message", "the watch failed"))
                 )
-            changed, self._version = True, str(found["metadata"]["resourceVersion"])
+            changed = True
+            self._version = str(found["metadata"]["resourceVersion"])
             if kind != "BOOKMARK" and (read := self._read(found)) is not None:
                 self._call_on_loop(self._gone if kind == "DELETED" else self._put, read)
         return changed or time.monotonic() - begun > LASTED_S
@@ -406,10 +413,8 @@ class ObjectWatch(StreamThread, Generic[T]):
             page = self._api.get(self._path, query)
             try:
                 objects += page.get("items") or []
-                following, version = (
-                    page["metadata"].get("continue"),
-                    page["metadata"]["resourceVersion"],
-                )
+                following = page["metadata"].get("continue")
+                version = page["metadata"]["resourceVersion"]
             except (
                 AttributeError,
                 LookupError,

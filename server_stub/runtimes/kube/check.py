@@ -31,7 +31,8 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
 
 
 def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
-    kind, reached = cluster.kind, cluster.settings.worker_server_url is not None
+    kind = cluster.kind
+    reached = cluster.settings.worker_server_url is not None
     setting = "the server's setting worker_server_url says how pods reach it"
     if spec.type is JobType.PYTORCH_ELASTIC and not reached:
         why = (
@@ -65,10 +66,8 @@ def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
             raise NotSupported(why, hint="leave it out; every process finds it in its environment")
     if spec.queue_name is None or cluster.kueue or cluster.catalogue.gang.scheduler == "volcano":
         return
-    asked, jobs = (
-        f"queue_name={spec.queue_name!r}",
-        f"{kind.name}s of namespace {cluster.namespace}",
-    )
+    asked = f"queue_name={spec.queue_name!r}"
+    jobs = f"{kind.name}s of namespace {cluster.namespace}"
     if cluster.kueue is None:
         raise Unavailable(
             f"{asked}: the server is asking the cluster whether a Kueue takes {jobs}",
@@ -83,8 +82,10 @@ def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
 
 
 def _notices(spec: JobSpec, owner: str, cluster: ClusterOptions) -> Iterator[str]:
-    catalogue, need = cluster.catalogue, cluster.catalogue.needs(spec)
-    claims, pulled = storage.claims(spec, owner, catalogue), pod.image(spec, catalogue)
+    catalogue = cluster.catalogue
+    need = cluster.catalogue.needs(spec)
+    claims = storage.claims(spec, owner, catalogue)
+    pulled = pod.image(spec, catalogue)
     if spec.base_image not in (None, pulled):
         yield f"base_image={spec.base_image!r} is pulled as {pulled!r}"
     if need.instance.gpus and not need.gpus:

@@ -120,7 +120,8 @@ class Cluster:
         """Watches that keep the inventory up to date; each list of workloads goes, with the name of
         their kind, to `workloads_listed` instead."""
         api, core, seen = self.api, f"/api/v1/namespaces/{self.options.namespace}", self.inventory
-        pod, pods_listed = partial(parse_pod, kinds=self.kinds), partial(seen.take_list, "Pod")
+        pod = partial(parse_pod, kinds=self.kinds)
+        pods_listed = partial(seen.take_list, "Pod")
         found: list[ObjectWatch[Any]] = [
             ObjectWatch(api, f"{core}/pods", _OURS, pod, pods_listed, seen.put, seen.gone),
             ObjectWatch(
@@ -134,8 +135,10 @@ class Cluster:
             ),
         ]
         for kind in self.kinds:
-            path, absent = kind.collection(self.options.namespace), len(self.kinds) > 1
-            read, listed = partial(parse_workload, kind=kind), partial(workloads_listed, kind.name)
+            path = kind.collection(self.options.namespace)
+            absent = len(self.kinds) > 1
+            read = partial(parse_workload, kind=kind)
+            listed = partial(workloads_listed, kind.name)
             found.append(
                 ObjectWatch(
                     api, path, _OURS, read, listed, seen.put, seen.gone, may_be_absent=absent
@@ -147,7 +150,8 @@ class Cluster:
         """Let the workers of an attempt connect. `changed` is called
         after each of their reports.
         """
-        needed, after = self.needs(attempt.spec), attempt.after
+        needed = self.needs(attempt.spec)
+        after = attempt.after
 
         async def archive() -> Iterator[bytes]:
             """The outputs of the jobs that it waited for."""

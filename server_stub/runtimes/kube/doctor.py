@@ -46,7 +46,8 @@ def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] =
 
 
 def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
-    catalogue, url = cluster.catalogue, cluster.settings.worker_server_url
+    catalogue = cluster.catalogue
+    url = cluster.settings.worker_server_url
     version = api.get("/version").get("gitVersion", "?")
     yield checked(
         "cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}"

@@ -71,7 +71,9 @@ class Gang:
     ) -> None:
         """`in_namespace` returns the cluster with a namespace; None: with the server's
         namespace."""
-        self._attempt, self._in_namespace, self._report = attempt, in_namespace, report
+        self._attempt = attempt
+        self._in_namespace = in_namespace
+        self._report = report
         self._cluster = in_namespace(attempt.namespace)
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
@@ -96,7 +98,8 @@ class Gang:
         """The verdict on an attempt that waited too long for a silent agent."""
         self._read_tails: set[str] = set()
         self._losses = ending.Losses(attempt.spec)
-        self._taken_back, self._taken_back_because = 0, ""
+        self._taken_back = 0
+        self._taken_back_because = ""
         """Number of times that `_take_back` has removed its objects, and
         the reason of the last one.
         """
@@ -162,9 +165,12 @@ class Gang:
         if self._record.removed_because is not None:
             return None
         if self._record.kind is None:
-            kind, namespace = self._cluster.kind.name, self._cluster.options.namespace
+            kind = self._cluster.kind.name
+            namespace = self._cluster.options.namespace
             await self._write(replace(self._record, kind=kind, namespace=namespace))
-        objects, tries, pause_s = self._objects, 0, FIRST_PAUSE_S
+        objects = self._objects
+        tries = 0
+        pause_s = FIRST_PAUSE_S
         while not self.stopped:
             blocked = await objects.try_to_create()
             if objects.uid != self._record.uid:
@@ -195,11 +201,9 @@ class Gang:
         """Take the kind of workload that this server has found since the attempt began, if the
         cluster does not serve the attempt's kind: the cluster may not have answered when this
         server started."""
-        old, cluster, is_there = (
-            self._cluster.kind,
-            self._in_namespace(self._cluster.options.namespace),
-            True,
-        )
+        old = self._cluster.kind
+        cluster = self._in_namespace(self._cluster.options.namespace)
+        is_there = True
         with contextlib.suppress(ApiError):
             is_there = cluster.kind is old or await call_in_thread(
                 serves, cluster.api, old.api_version, old.plural
@@ -243,7 +247,8 @@ class Gang:
             await self._pause(self._next_look_s())
 
     async def _state(self) -> ClusterState:
-        inventory, options = self._cluster.inventory, self._cluster.options
+        inventory = self._cluster.inventory
+        options = self._cluster.options
         gpus = self._needs is not None and self._needs.gpus > 0
         place = await self._cluster.queues.place(self._objects.workload, gpus=gpus)
         workers_report = options.settings.worker_server_url is not None
@@ -293,7 +298,8 @@ class Gang:
 
     async def _act(self, state: ClusterState, seen: Interpretation) -> None:
         """Remove the attempt or take it back if the state requires it."""
-        blocker, timeout_s = seen.blocker, self._cluster.options.catalogue.gang.timeout_s
+        blocker = seen.blocker
+        timeout_s = self._cluster.options.catalogue.gang.timeout_s
         starting = any(worker.stage is Stage.STARTING for worker in seen.workers)
         if state.workload is None and await self._objects.are_gone():
             await self._write(replace(self._record, removed_because=self._why_taken_away(state)))
@@ -359,7 +365,8 @@ class Gang:
 
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
-        uid, name = self._objects.uid, self._objects.name
+        uid = self._objects.uid
+        name = self._objects.name
         await self._write(
             replace(self._record, uid=uid, name=name, removed_because=(reason, message))
         )
@@ -391,7 +398,8 @@ class Gang:
             Blocker(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again"),
             seen.infos,
         )
-        self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
+        self._taken_back = self._taken_back + 1
+        self._taken_back_because = f"{what}: {why}"
         # a missing workload with a UID would be an end
         await self._write(replace(self._record, uid=None))
         await self._release_pods()
@@ -450,7 +458,8 @@ class Gang:
 
     def _tell_progress(self, seen: Interpretation) -> None:
         """Report how far the workers are."""
-        views, n_workers = self._workers.views(), self._attempt.spec.n_workers
+        views = self._workers.views()
+        n_workers = self._attempt.spec.n_workers
         silent = messages.silent(ending.silent(seen, views, NOTICED_S), n_workers, NOTICED_S)
         stages = {worker.stage for worker in seen.workers}
         waits_for_logs = stages == {Stage.ENDED} and not any(

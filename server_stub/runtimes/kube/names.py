@@ -81,7 +81,8 @@ def labels(job_id: str, attempt: int, job_name: str) -> dict[str, str]:
 
 def attempt_of(labels: Mapping[str, str]) -> AttemptKey | None:
     """The attempt of an object with these labels; None: it belongs to no attempt."""
-    job_id, attempt = labels.get(JOB_ID, ""), labels.get(ATTEMPT, "")
+    job_id = labels.get(JOB_ID, "")
+    attempt = labels.get(ATTEMPT, "")
     if not job_id or not attempt.isdigit() or labels.get(MANAGED_BY) != OURS:
         return None
     return AttemptKey(job_id, int(attempt))

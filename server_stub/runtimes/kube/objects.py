@@ -130,7 +130,9 @@ class AttemptObjects:
     def __init__(
         self, attempt: Attempt, cluster: Cluster, known: Record, changed: asyncio.Event
     ) -> None:
-        self._attempt, self._cluster, self._changed = attempt, cluster, changed
+        self._attempt = attempt
+        self._cluster = cluster
+        self._changed = changed
         self._key = AttemptKey(attempt.job_id, attempt.number)
         self.uid = known.uid
         """UID of the workload; None: there is none, as far as is known."""
@@ -149,7 +151,8 @@ class AttemptObjects:
 
     async def try_to_create(self) -> Blocker | None:
         """Create the objects. None: they exist, or existed and are gone."""
-        kind, may_move = self._cluster.kind, self.name != self._second_name
+        kind = self._cluster.kind
+        may_move = self.name != self._second_name
         try:
             # the first name may be free again now
             look = may_move and self._may_exist and self.uid is None
@@ -160,7 +163,8 @@ class AttemptObjects:
                 )
                 is not None
             ):
-                self.name, may_move = self._second_name, False
+                self.name = self._second_name
+                may_move = False
             if self._rendered is None or self._rendered.workload["metadata"]["name"] != self.name:
                 # not in the thread: it may make the key of all tokens
                 token = self._cluster.registry.token(*self._key)
@@ -200,11 +204,13 @@ class AttemptObjects:
                 find = partial(self._cluster.objects.find_own, name, self._key)
                 with contextlib.suppress(ApiError):  # this server has no rights there any more
                     if found := await call_until_answered(find, FEW_TRIES):
-                        self.uid, self.name = found["metadata"]["uid"], name
+                        self.uid = found["metadata"]["uid"]
+                        self.name = name
         return self.uid
 
     def _render(self, token: str) -> Objects:
-        attempt, options = self._attempt, self._cluster.options
+        attempt = self._attempt
+        options = self._cluster.options
         payload = {
             name: path.read_bytes() for name, path in payload_files(attempt, options).items()
         }
@@ -214,7 +220,8 @@ class AttemptObjects:
         """Create what the workload is based on. Its operator knows it a moment
         later, so the workload waits.
         """
-        name, operator = f"{base['kind']} {base['metadata']['name']}", self._cluster.kind.operator
+        name = f"{base['kind']} {base['metadata']['name']}"
+        operator = self._cluster.kind.operator
         try:
             await call_in_thread(self._cluster.objects.create_base, base)
         except ApiError as error:
@@ -291,7 +298,9 @@ class AttemptObjects:
         deleted already.
         """
         loop = asyncio.get_running_loop()
-        until, pods_ended, ordered = loop.time() + SUCCEEDED_PODS_S, False, False
+        until = loop.time() + SUCCEEDED_PODS_S
+        pods_ended = False
+        ordered = False
         while pods is not None and loop.time() < until:
             self._changed.clear()
             if pods_ended := all(pod.over for pod in pods()):

@@ -40,7 +40,8 @@ class ObjectsApi:
     """
 
     def __init__(self, api: Api, namespace: str, kind: WorkloadKind) -> None:
-        self._api, self._kind = api, kind
+        self._api = api
+        self._kind = kind
         self._core = f"/api/v1/namespaces/{namespace}"
         self.workloads = kind.collection(namespace)
         self._applied = kind.applied_collection(namespace)
@@ -141,7 +142,8 @@ class ObjectsApi:
         """Add the owner to the launcher ConfigMap, or create it with this owner: after the first
         job it exists, but the deletion of its last owner may remove it in between. Raises ApiError;
         BeingDeleted: it comes and goes."""
-        path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
+        path = self._collections["ConfigMap"]
+        name = launcher["metadata"]["name"]
         patch = {"metadata": {"ownerReferences": [owner]}}
         add = partial(self._api.request, "PATCH", f"{path}/{name}", patch, accept=METADATA)
         create = partial(self._api.create, path, _owned_by(launcher, owner))

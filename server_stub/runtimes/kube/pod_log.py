@@ -39,7 +39,9 @@ class PodLogs:
     """The logs of one namespace. Its methods run on the event loop; its readers are threads."""
 
     def __init__(self, api: Api, namespace: str, registry: WorkerRegistry) -> None:
-        self._api, self._namespace, self._registry = api, namespace, registry
+        self._api = api
+        self._namespace = namespace
+        self._registry = registry
         self._readers: dict[tuple[AttemptKey, str], PodLogReader] = {}
 
     def _path(self, pod: WorkerPod) -> str:
@@ -110,7 +112,9 @@ class PodLogReader(StreamThread):
 
     def __init__(self, api: Api, path: str, pod: WorkerPod, append: Append) -> None:
         super().__init__(api, f"log {path}")
-        self._path, self._pod, self._append = path, pod, append
+        self._path = path
+        self._pod = pod
+        self._append = append
         self.last_round = threading.Event()
         """The container has ended: the log is complete after the next round without new records."""
         self.done = asyncio.Event()
@@ -160,7 +164,8 @@ class LogHandover:
     """
 
     def __init__(self, append: Append, loop: asyncio.AbstractEventLoop) -> None:
-        self._append, self._loop = append, loop
+        self._append = append
+        self._loop = loop
         self._lock = threading.Lock()
         self._lines: list[bytes] = []
         self._size = self._new = 0
@@ -189,7 +194,9 @@ class LogHandover:
     async def _send(self) -> None:
         while True:
             with self._lock:
-                lines, self._lines, self._size = self._lines, [], 0
+                lines = self._lines
+                self._lines = []
+                self._size = 0
                 if not lines:
                     self._sending = None
                     return

@@ -82,7 +82,9 @@ class Queues:
     a queue share one answer. Used on the event loop only."""
 
     def __init__(self, api: Api, namespace: str, inventory: Inventory) -> None:
-        self._api, self._namespace, self._inventory = api, namespace, inventory
+        self._api = api
+        self._namespace = namespace
+        self._inventory = inventory
         self._seen: dict[str, tuple[float, LocalQueue]] = {}
         """Queues by name, with the time at which each was read."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -77,7 +77,8 @@ class KubeRuntime:
         """`cluster`: the cluster with the server's namespace. `catalogue_problem`: why an earlier
         catalogue is used; '': the newest one is. `namespaces`: namespaces of teams, in which an
         earlier server process may have left objects."""
-        self._own, self._of_teams = cluster.options.namespace, namespaces
+        self._own = cluster.options.namespace
+        self._of_teams = namespaces
         self._clusters = {self._own: cluster}
         self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}

@@ -76,8 +76,11 @@ class Gang:
         """
         self.attempt = attempt
         self.record = started
-        self._host, self._python, self._report = host, python, report
-        self._pool, self._never_warm = pool, never_warm
+        self._host = host
+        self._python = python
+        self._report = report
+        self._pool = pool
+        self._never_warm = never_warm
         self._pool_failed: str | None = None
         self._directory = attempt_dir(attempt.job_dir, attempt.number)
         self._returned_path = str(self._directory / "returned.json")
@@ -321,10 +324,8 @@ class Gang:
         }
         runs = any(worker.stage is Stage.STARTED for worker in counted)
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
-            message, quiet = (
-                verdict.who_is_missing(missing, len(self._launchers)),
-                verdict.quiet(self._workers),
-            )
+            message = verdict.who_is_missing(missing, len(self._launchers))
+            quiet = verdict.quiet(self._workers)
             why = self.fresh_because if self._pool is not None else self._never_warm
             notes = () if why is None else (f"its processes were started, not forked: {why}",)
             self._observe("running", Reason.RUNNING, message, quiet=quiet, notes=notes)

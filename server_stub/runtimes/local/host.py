@@ -66,7 +66,8 @@ class Host:
 
     def render(self, attempt: Attempt) -> Manifest:
         wanted = self.needs(attempt.spec, attempt.submitter)
-        granted, port = scheduling.grant(wanted, wanted.allowed), plan.own_port(attempt.spec) or 0
+        granted = scheduling.grant(wanted, wanted.allowed)
+        port = plan.own_port(attempt.spec) or 0
         plans = self.plans(attempt, wanted, granted, port, self.account(attempt.owner))
         return plan.manifest(plans, attempt, wanted)
 
@@ -199,7 +200,8 @@ class Host:
     def _check_accounts(self) -> Check:
         if self._options.accounts is None:
             return checked("accounts", "all jobs run under the account of this server")
-        folder, python = self._options.settings.data_dir / "jobs", self._options.python
+        folder = self._options.settings.data_dir / "jobs"
+        python = self._options.python
         try:
             found = accounts.of_users(self._options.accounts()).values()
         except InvalidRequest as error:

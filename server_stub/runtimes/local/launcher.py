@@ -292,11 +292,9 @@ class Launcher:
             await asyncio.sleep(pause)
 
     def _failure(self) -> tuple[Reason, str]:
-        who, error, code = (
-            f"the launcher of worker {self.worker.number}",
-            self._spawn_error,
-            self._exit_code,
-        )
+        who = f"the launcher of worker {self.worker.number}"
+        error = self._spawn_error
+        code = self._exit_code
         if error is not None:
             return Reason(reason_of(error, START_FAILED)), f"{who} could not be started: {error}"
         if not self.was_launched() and code is None:
@@ -346,7 +344,8 @@ def kill_leftovers(worker_dir: Path) -> list[int]:
     """Send SIGKILL to all processes of the worker, and return them. Repeat until no process is
     found: each may start another.
     """
-    found, owner = leftovers(worker_dir), _other_owner(worker_dir)
+    found = leftovers(worker_dir)
+    owner = _other_owner(worker_dir)
     for group in [record["pgid"] for record in _recorded(worker_dir) if record.get("pid") in found]:
         if owner is None:
             with suppress(ProcessLookupError, PermissionError):
@@ -394,7 +393,8 @@ def _lives(record: Mapping[str, Any]) -> bool:
     """True if the process with this {pid, start_time} lives; the job
     may have written any record.
     """
-    pid, started = record.get("pid"), record.get("start_time")
+    pid = record.get("pid")
+    started = record.get("start_time")
     return (
         _is_pid(pid) and started is not None and start_time(pid) == started and not _is_zombie(pid)
     )

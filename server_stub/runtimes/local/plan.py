@@ -18,7 +18,8 @@ from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.scheduling import VISIBLE, Grant, Needs
 
-MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
+MASTER_ADDR = "MASTER_ADDR"
+MASTER_PORT = "MASTER_PORT"
 
 
 def worker_plans(
@@ -33,7 +34,8 @@ def worker_plans(
     account: Account | None = None,
 ) -> list[WorkerPlan]:
     """One plan per worker, worker 0 first. `account`: runs the job; None: the server's account."""
-    spec, settings = attempt.spec, options.settings
+    spec = attempt.spec
+    settings = options.settings
     interpreter = (
         str(conda_prefix / "bin" / "python")
         if conda_prefix
@@ -139,7 +141,8 @@ def _environment(
         inherited |= {"CONDA_PREFIX": str(conda_prefix), "CONDA_DEFAULT_ENV": conda_prefix.name}
     # applied when GPUs are granted
     given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}
-    payload, limit = attempt.function, options.settings.max_snapshot_bytes
+    payload = attempt.function
+    limit = options.settings.max_snapshot_bytes
     function = (
         {function_runner.PAYLOAD: str(payload), function_runner.LIMIT: str(limit)}
         if payload

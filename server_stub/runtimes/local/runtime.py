@@ -205,7 +205,8 @@ class LocalRuntime:
         return [gang.record for gang in self._gangs.values()]
 
     def _begin(self, queued: Waiting, granted: Grant) -> None:
-        key, wanted = queued.key, queued.needs
+        key = queued.key
+        wanted = queued.needs
         try:
             attempt = queued.take()
             port = self._own_port(attempt) or self._ports.reserve(key)
@@ -219,7 +220,8 @@ class LocalRuntime:
                 self._report_end(key, Reason.SERVER_ERROR, _failed(key, error))
             self._admit_soon()
             return
-        machine, python = self._host.machine, self._options.python
+        machine = self._host.machine
+        python = self._options.python
         started = Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
         pool = self._warm.pool_for(plans[0])
         never_warm = None
@@ -251,7 +253,8 @@ class LocalRuntime:
         self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan], account: Account | None
     ) -> None:
         """Run the attempt to its end; the warm pool learns from each job that may use it."""
-        first, folder = plans[0], str(worker_dir(attempt.job_dir, attempt.number, 0))
+        first = plans[0]
+        folder = str(worker_dir(attempt.job_dir, attempt.number, 0))
         self._warm.job_began(first, folder)
         await gang.start(plans, account)
         self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)

@@ -113,7 +113,8 @@ def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[G
         mine = [gpu for gpu in named if gpu in mine]
     if spec.gpus is None or not mine:
         return mine
-    usable, known = {gpu.index: gpu for gpu in mine}, {gpu.index for gpu in gpus}
+    usable = {gpu.index: gpu for gpu in mine}
+    known = {gpu.index for gpu in gpus}
     for index in spec.gpus:
         if index not in known:
             raise NeverFits(f"gpus={[index]}: this machine has {_indices(gpus)}")
@@ -166,10 +167,8 @@ def notices(
     spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine, gpus: Sequence[Gpu]
 ) -> list[str]:
     """One notice for each field with another effect than on a cluster."""
-    size, gpus_each = (
-        needs.size,
-        needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0),
-    )
+    size = needs.size
+    gpus_each = needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0)
     lines = []
     if spec.base_image is not None:
         if spec.python_script is None:

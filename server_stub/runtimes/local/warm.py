@@ -223,7 +223,8 @@ class WarmPool:
         self.why_ended = "it died"
         self.output = b""
         """The last output of its imports."""
-        self._config, self._environment = config, environment
+        self._config = config
+        self._environment = environment
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: dict[str, asyncio.Future[str | None]] = {}
@@ -311,7 +312,8 @@ class WarmPool:
         if event is None:
             self._end(self.why_ended)
         elif event == "ready":
-            self.state, self._modules = "ready", message["modules"]
+            self.state = "ready"
+            self._modules = message["modules"]
             self._settled.set()
         elif event == "ending":
             self._end(message["why"])
@@ -329,7 +331,8 @@ class WarmPool:
     def _end(self, why: str) -> None:
         if self.state == "ended":
             return
-        self.state, self.why_ended = "ended", why
+        self.state = "ended"
+        self.why_ended = why
         self._settled.set()
         for answer in self._waiting.values():
             if not answer.done():

@@ -242,7 +242,8 @@ class PlatformText(Renderer):
     """The form of the platform; one per answer."""
 
     def __init__(self, name: str, job_type: str, *, verbose: bool) -> None:
-        self._name, self._verbose = name, verbose
+        self._name = name
+        self._verbose = verbose
         # Platform: that type runs without mpirun, which tags
         self._tagged = job_type != JobType.PYTORCH_ELASTIC
         self._progress: dict[_Source, str] = {}

@@ -477,7 +477,8 @@ class ClusterCatalogue(Strict):
                 hint=f"the largest that fits: n_workers={instance.max_workers}",
             )
         gpus = 0 if spec.type is JobType.NOGPU else instance.gpus
-        cpu, memory_gib = instance.cpu, instance.memory_gib
+        cpu = instance.cpu
+        memory_gib = instance.memory_gib
         node = self.node(instance)
         # each worker leaves its share of the node's reserve, so that as many fit as expected
         if node is not None:

@@ -113,7 +113,8 @@ def _line_in(text: str) -> Place:
     assert root is not None
 
     def line(path: Sequence[int | str]) -> str:
-        node, mark = root, root.start_mark
+        node = root
+        mark = root.start_mark
         for part in path:
             if isinstance(node, yaml.MappingNode):
                 found = next(
@@ -144,7 +145,8 @@ def _contradictions(catalogue: ClusterCatalogue) -> Iterator[str]:
     for where, listed in names.items():
         if (twice := _twice(listed)) is not None:
             yield f"{where} lists {twice!r} twice"
-    kept, home = catalogue.checkpoints, catalogue.user.home
+    kept = catalogue.checkpoints
+    home = catalogue.user.home
     references: list[tuple[str, str | None, str]] = [
         ("defaults.instance_type", catalogue.defaults.instance_type, "instance_types")
     ]

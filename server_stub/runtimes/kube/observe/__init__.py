@@ -221,7 +221,8 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
     if pod is None:
         return report
     killed = pod.main.ended is not None and pod.main.ended.word == "OOMKilled"
-    reason, message = report.get("reason"), str(report.get("message"))
+    reason = report.get("reason")
+    message = str(report.get("message"))
     if (killed and reason == Reason.SIGNAL) or (
         pod.memory_limit and reason == Reason.OUT_OF_MEMORY
     ):
@@ -246,10 +247,8 @@ def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
     if workload is None or workload.deleting:
         return Reason.DELETED_EXTERNALLY, f"{workload_name} was deleted by someone else"
     if workload.suspended and workload.queue is not None:
-        text, event = (
-            f"Kueue has taken its place in queue {workload.queue} back",
-            state.newest(workload.uid, "Stopped"),
-        )
+        text = f"Kueue has taken its place in queue {workload.queue} back"
+        event = state.newest(workload.uid, "Stopped")
         return Reason.PREEMPTED, messages.shortened(f"{text}: {event.message}" if event else text)
     deleted = [pod for pod in state.pods if pod.gone or pod.deleting]
     if deleted:  # the operator removes the other pods after the first has failed
@@ -291,7 +290,8 @@ def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
     container = next((each for each in (*pod.init, pod.main) if each.waiting is not None), None)
     if container is None or container.waiting is None:
         return None
-    word, reason = container.waiting.word, meaning("waiting", container.waiting.word)
+    word = container.waiting.word
+    reason = meaning("waiting", container.waiting.word)
     if reason in (Reason.IMAGE_PULL, Reason.START_FAILED):
         secrets = state.newest(pod.uid, "FailedToRetrieveImagePullSecret")
         image = pod.image if container is pod.main else container.image
@@ -306,7 +306,8 @@ def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
             reason, f"worker {pod.worker}, container {container.name}: {_words(container.waiting)}"
         )
     if blocked := state.newest(pod.uid, *_BLOCKING):
-        begun, seen = messages.moment(pod.created_at), messages.moment(blocked.at)
+        begun = messages.moment(pod.created_at)
+        seen = messages.moment(blocked.at)
         lasts = begun is None or seen is None or (seen - begun).total_seconds() > _FIRST_TROUBLE_S
         if lasts:  # a mounted object may be created a moment after the pod
             return Blocker(

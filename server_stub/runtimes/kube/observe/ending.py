@@ -66,7 +66,8 @@ class LogDrain:
         pods_over = all(pod.over for pod in state.pods)
         arrived = (pods_over, tuple(view.next_seq for view in state.views))
         if arrived != self._arrived:
-            self._arrived, self._since = arrived, now
+            self._arrived = arrived
+            self._since = now
         return now - self._since > (DRAIN_S if pods_over else SILENT_S)
 
     @property
@@ -169,7 +170,8 @@ class StuckPods:
 
     def mark(self, pods: Iterable[WorkerPod], now: float) -> tuple[WorkerPod, ...]:
         """The same pods, with `unanswered` set for the stuck ones. `now` is a monotonic time."""
-        marked, due = [], []
+        marked = []
+        due = []
         for pod in pods:
             if pod.deleting and not pod.over:
                 self._since.setdefault(pod.uid, now)

@@ -165,14 +165,17 @@ class Event:
 
 def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
     """The pod of a workload of any of these kinds; None: it belongs to no attempt."""
-    meta, spec, status = _of(raw, "metadata"), _of(raw, "spec"), _of(raw, "status")
+    meta = _of(raw, "metadata")
+    spec = _of(raw, "spec")
+    status = _of(raw, "status")
     workers = ((kind, kind.worker_of(_of(meta, "labels"))) for kind in kinds)
     kind, worker = next((each for each in workers if each[1] is not None), (None, None))
     known = _parse_metadata(meta)
     if known is None or kind is None or worker is None:
         return None
     conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
-    placed, evicted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    placed = conditions.get("PodScheduled", {})
+    evicted = conditions.get("DisruptionTarget", {})
     declared = _called(kind.container, spec.get("containers"))
     resources = _of(declared, "resources")
     main = _container(_called(kind.container, status.get("containerStatuses")))
@@ -196,7 +199,8 @@ def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
 
 def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
     """The workload; None: it belongs to no attempt."""
-    meta, spec = _of(raw, "metadata"), _of(raw, "spec")
+    meta = _of(raw, "metadata")
+    spec = _of(raw, "spec")
     known = _parse_metadata(meta)
     if known is None:
         return None
@@ -214,7 +218,8 @@ def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
 
 def parse_event(raw: Json) -> Event:
     """The event, in either form: with a count and the first and last time, or with a series."""
-    meta, about = _of(raw, "metadata"), _of(raw, "involvedObject")
+    meta = _of(raw, "metadata")
+    about = _of(raw, "involvedObject")
     at = (
         _text(_of(raw, "series"), "lastObservedTime")
         or _text(raw, "lastTimestamp")
@@ -247,8 +252,10 @@ def _called(name: str, containers: Sequence[Json] | None) -> Json:
 
 
 def _container(status: Json) -> Container:
-    state, before = _of(status, "state"), _of(_of(status, "lastState"), "terminated")
-    waiting, ended = _of(state, "waiting"), _of(state, "terminated")
+    state = _of(status, "state")
+    before = _of(_of(status, "lastState"), "terminated")
+    waiting = _of(state, "waiting")
+    ended = _of(state, "terminated")
     return Container(
         name=_text(status, "name"),
         waiting=_reason(waiting) if waiting else None,

@@ -90,7 +90,8 @@ def amount(resource: str, quantity_: float) -> str:
     """An amount with its unit: `4 GPUs`, `96 GiB of memory`, `2 cores`."""
     unit = resource.removeprefix("requests.").removeprefix("limits.")
     if unit in ("memory", "ephemeral-storage") or unit.startswith("hugepages-"):
-        quantity_, unit = quantity_ / _GIB, f"GiB of {unit}"
+        quantity_ = quantity_ / _GIB
+        unit = f"GiB of {unit}"
     elif unit == "cpu":
         unit = "cores"
     elif unit.endswith("/gpu"):
@@ -189,9 +190,11 @@ def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
         for part in ("requested", "used", "hard")
     )
     for resource, limit in limits.items():
-        one, now = requested.get(resource, 0.0), used.get(resource, 0.0)
+        one = requested.get(resource, 0.0)
+        now = used.get(resource, 0.0)
         if now + one > limit:
-            allows, wants = amount(resource, limit), amount(resource, workers * one)
+            allows = amount(resource, limit)
+            wants = amount(resource, workers * one)
             others = _number(max(now - created * one, 0.0) / (_GIB if "memory" in resource else 1))
             return (
                 f"quota '{quota['name']}' allows {allows}, {others} are used, this job wants "
@@ -234,7 +237,8 @@ def lost_lines(lost: Mapping[int, int], of: int) -> str:
     """One message about the lost lines, by worker; empty without any.
     `of`: number of all workers.
     """
-    workers, count = [worker for worker, lines in lost.items() if lines], sum(lost.values())
+    workers = [worker for worker, lines in lost.items() if lines]
+    count = sum(lost.values())
     lines = "1 line of {} is lost" if count == 1 else "{count} lines of {} are lost"
     return lines.format(listed(workers, of), count=count) if workers else ""
 

@@ -93,7 +93,8 @@ def render(
     Raises InvalidRequest, NotSupported, NeverFits as `check.check`; TooLarge: the code is too large
     for a ConfigMap.
     """
-    spec, name_max = attempt.spec, cluster.kind.name_max
+    spec = attempt.spec
+    name_max = cluster.kind.name_max
     need = cluster.catalogue.needs(spec)
     own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
     labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
@@ -110,10 +111,8 @@ def render(
             **content,
         }
 
-    shared_name, shared_labels = (
-        names.launcher_name(cluster.launcher, attempt.job_id),
-        {names.MANAGED_BY: names.OURS},
-    )
+    shared_name = names.launcher_name(cluster.launcher, attempt.job_id)
+    shared_labels = {names.MANAGED_BY: names.OURS}
     shared = {"name": shared_name, "namespace": cluster.namespace, "labels": shared_labels}
     launcher = immutable("ConfigMap", shared, binaryData=_encoded({"worker.pyz": cluster.launcher}))
     agents = {"token": worker_token} | (
@@ -149,7 +148,8 @@ def render(
         }
         own["policy"] = {**policy, "spec": rules}
 
-    gang, of_workload = cluster.catalogue.gang.scheduler, metadata()
+    gang = cluster.catalogue.gang.scheduler
+    of_workload = metadata()
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
         of_workload["labels"] = {**labels, names.QUEUE: spec.queue_name}
     folders = storage.own_folders(need, shared_name, own_name, has_code="code" in own)
@@ -189,7 +189,8 @@ def masked(objects: Objects) -> list[Object]:
 def environment(attempt: Attempt) -> tuple[dict[str, str], dict[str, str]]:
     """Split the user's variables: variables that everybody may read, and variables that only the
     job may read (its secrets, and variables with the name of a secret)."""
-    given, shown = attempt.spec.environment(), attempt.spec.masked().environment()
+    given = attempt.spec.environment()
+    shown = attempt.spec.masked().environment()
     plain = {name: value for name, value in given.items() if shown[name] == value}
     return plain, {
         name: value for name, value in given.items() if name not in plain
@@ -206,7 +207,8 @@ def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
 def _plan_files(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict[str, str]:
     """plan.json, which has the fields of the plan that differ from their defaults, and pod.json
     with what an agent needs in addition to the plan."""
-    full, usual = worker_plan(attempt, needs, cluster)._asdict(), WorkerPlan._field_defaults
+    full = worker_plan(attempt, needs, cluster)._asdict()
+    usual = WorkerPlan._field_defaults
     plan = {
         key: value
         for key, value in full.items()
@@ -237,7 +239,8 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> Work
     In place only worker 0 tails the log file and keeps outputs: the agents of the others remove
     these fields.
     """
-    spec, catalogue = attempt.spec, cluster.catalogue
+    spec = attempt.spec
+    catalogue = cluster.catalogue
     variables, _ = environment(attempt)
     if attempt.function is not None:
         variables[function_runner.LIMIT] = str(cluster.settings.max_snapshot_bytes)

@@ -24,7 +24,9 @@ def rules(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions) -> Objec
     Raises NotSupported: the job is to have no internet and the address of the server is unknown; no
     job succeeds without the server.
     """
-    network, servers, own = cluster.catalogue.network, _servers(cluster), _peer(Peer(pods=pods))
+    network = cluster.catalogue.network
+    servers = _servers(cluster)
+    own = _peer(Peer(pods=pods))
     directions: Object = {}
     if network.isolated:
         directions["ingress"] = [{"from": [own, *(servers or []), *map(_peer, network.admit)]}]

@@ -57,7 +57,8 @@ def template(
     become environment variables; None: there is none. `more_labels`, `variables`: labels and
     environment variables that the kind of workload adds.
     """
-    catalogue, instance = cluster.catalogue, needs.instance
+    catalogue = cluster.catalogue
+    instance = needs.instance
     environment = [
         {"name": name, "value": value}
         for name, value in _environment(spec, needs, catalogue).items()
@@ -171,10 +172,8 @@ def _security(needs: Needs, catalogue: ClusterCatalogue) -> tuple[Object, Object
     """Security contexts of the pod and of its container; below `restricted` it runs
     as the user of the image.
     """
-    user, added = (
-        catalogue.user,
-        {"add": needs.instance.capabilities} if needs.instance.capabilities else {},
-    )
+    user = catalogue.user
+    added = {"add": needs.instance.capabilities} if needs.instance.capabilities else {}
     shared = {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     if catalogue.pod_security != "restricted":
         return shared, {"capabilities": added} if added else {}

@@ -84,7 +84,8 @@ class Claimed:
 def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -> list[Folder]:
     """Folders of every pod. `launcher`: the name of the ConfigMap with the launcher. The names of
     the other mounted objects begin with the name of the workload."""
-    plan, code = {"name": workload + names.PLAN}, {"name": workload + names.CODE}
+    plan = {"name": workload + names.PLAN}
+    code = {"name": workload + names.CODE}
     secret = {"secretName": workload + names.SECRET, "defaultMode": OWNER_ONLY}
     disk = {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}
     return [
@@ -130,7 +131,8 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
     tmp = tmp_gb(attempt.spec, catalogue)
     folders = [Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{tmp}G"}})] if tmp else []
     for claimed in found:
-        volume, path = claimed.volume, claimed.path
+        volume = claimed.volume
+        path = claimed.path
         mounts = [(path, None if volume.whole else owner_folder(attempt.owner), claimed.read_only)]
         if claimed.per_job:
             own = job_folder(attempt.job_name, attempt.job_id)
@@ -138,10 +140,8 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
             if attempt.checkpoints_from is not None and attempt.checkpoints_name is not None:
                 copied = job_folder(attempt.checkpoints_name, attempt.checkpoints_from.parent.name)
                 mounts.append((f"{path}/{copied}", copied, True))
-        name, source = (
-            f"volume-{volumes.index(volume.claim)}",
-            {"persistentVolumeClaim": {"claimName": volume.claim}},
-        )
+        name = f"volume-{volumes.index(volume.claim)}"
+        source = {"persistentVolumeClaim": {"claimName": volume.claim}}
         for where, folder, read_only in mounts:
             sub_path = "/".join(filter(None, (volume.sub_path, folder))) or None
             folders.append(Folder(name, where, source, sub_path, read_only))
@@ -257,7 +257,8 @@ def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | Non
 
 def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
     """Message if the checkpoints of the job being resubmitted are lost; None: they are not."""
-    kept, lost = catalogue.checkpoints, "no checkpoints are handed on: "
+    kept = catalogue.checkpoints
+    lost = "no checkpoints are handed on: "
     if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None:
         return None
     if kept is None:

@@ -24,7 +24,8 @@ def upgrade() -> None:
     has = sa.text("unsent IS NOT NULL")
     op.create_index("ix_jobs_unsent", "jobs", ["seq"], sqlite_where=has, postgresql_where=has)
     op.add_column("jobs", sa.Column("group_id", sa.String(32)))
-    member, alone = sa.text("group_id IS NOT NULL"), sa.text("group_id IS NULL")
+    member = sa.text("group_id IS NOT NULL")
+    alone = sa.text("group_id IS NULL")
     op.create_index(
         "ix_jobs_group_id",
         "jobs",
