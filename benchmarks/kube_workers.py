@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from client_lib.launcher_protocol.outcome import Ended, WorkerOutcome
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.reasons import COMPLETED
-from client_lib.launcher_protocol.report import Report, as_json, termination_message, time_text
+from client_lib.launcher_protocol.report import Report, as_json, time_text
+from client_lib.launcher_protocol.termination import termination_message
 from client_lib.spec import paths
 from server_stub.files.room import Spare
 from server_stub.runtimes.kube import names

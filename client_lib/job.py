@@ -718,9 +718,9 @@ class Job(Generic[R]):
         Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept; and as
         `provenance`.
         """
-        from client_lib.transport import download as downloads
+        from client_lib.transport import code_download
 
-        return downloads.fetch_code(
+        return code_download.fetch_code(
             self.client, self.info(), self.provenance(), Path(folder).absolute()
         )
 
@@ -735,7 +735,7 @@ class Job(Generic[R]):
     def _diff(self, second: Job[Any], *, is_brief: bool = False) -> JobDiff:
         """`is_brief`: without metrics, and of large snapshots only their digests."""
         from client_lib.reports import difference
-        from client_lib.transport import download as downloads
+        from client_lib.transport import code_download
 
         ran = [difference.Ran(job.info(), job.provenance()) for job in (self, second)]
         with suppress(ClientLibError):  # one was submitted with observe=False
@@ -747,7 +747,7 @@ class Job(Generic[R]):
         is_read = not is_brief or sum(code.size for code in packed) <= _COMPARED_MAX
         with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
             if is_read and len({code.sha256 for code in packed}) == 2:
-                texts = [downloads.texts_of_code(self.client, code) for code in packed]
+                texts = [code_download.texts_of_code(self.client, code) for code in packed]
                 ran = [each._replace(texts=found) for each, found in zip(ran, texts, strict=True)]
         return difference.compare(*ran)
 

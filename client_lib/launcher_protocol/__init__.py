@@ -4,7 +4,9 @@
     directory                  the files of a worker, its lock and its reserve of room
     control, frames            messages on the launcher's socket; frames of a session of the user
     record, log_segments       the format of a log record; the log of a worker on disk
-    outcome, reasons, report   which rank failed first, why a worker ended, and both as JSON
+    outcome, exceptions        which rank failed first, and the exception that ended it
+    reasons                    why a worker ended
+    report, termination        both as JSON, and as the termination message of a container
     archive                    unpacks a code snapshot
     output_globs, output_store   which files of the ranks are kept, and how
     processes                  identifies processes of this machine

@@ -8,16 +8,14 @@ from typing import List, Optional, Sequence, Tuple
 
 from client_lib.durable import read_json
 from client_lib.launcher_protocol.directory import Directory
-from client_lib.launcher_protocol.outcome import (
-    LAST_LINES,
-    Ended,
+from client_lib.launcher_protocol.exceptions import (
     Raised,
     exception_of_error_file,
     exception_of_lines,
-    is_peer_loss,
 )
+from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, is_peer_loss
 from client_lib.launcher_protocol.processes import content, open_files, parent, pids
-from client_lib.launcher_protocol.report import shortened
+from client_lib.launcher_protocol.termination import shortened
 from client_lib.worker.ranks import Exit
 from client_lib.worker.worker_log import Printed
 

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from os.path import basename
 from typing import Any, NamedTuple
 
-from client_lib.launcher_protocol import outcome
+from client_lib.launcher_protocol import exceptions, outcome
 from client_lib.launcher_protocol.report import Report, rank_of_json
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.stacks import RankStacks, groups, named, read_worker
@@ -334,7 +334,7 @@ def _names(ranks: Sequence[int]) -> str:
 def _place(traceback: str) -> str:
     """Describe a stack as `was in all_reduce (train.py:6)`: the last line of the user's code, and
     the function that this line called."""
-    chained = [traceback.find(marker) for marker in outcome.CHAINED if marker in traceback]
+    chained = [traceback.find(marker) for marker in exceptions.CHAINED if marker in traceback]
     # of the exception that was raised first
     frames = _FRAME.findall(traceback[: min(chained, default=None)])
     own = [number for number, (path, _, _) in enumerate(frames) if not _LIBRARY.search(path)]

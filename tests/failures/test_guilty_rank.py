@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from client_lib.errors import JobFailed
-from client_lib.launcher_protocol import outcome
+from client_lib.launcher_protocol import exceptions, outcome
 from client_lib.launcher_protocol.outcome import is_peer_loss
 from client_lib.launcher_protocol.plan import WorkerPlan
-from client_lib.launcher_protocol.report import (
-    TERMINATION_MESSAGE_MAX,
-    Report,
-    as_json,
-    termination_message,
-)
+from client_lib.launcher_protocol.report import Report, as_json
+from client_lib.launcher_protocol.termination import TERMINATION_MESSAGE_MAX, termination_message
 from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace
@@ -63,14 +59,14 @@ def test_a_rank_with_an_error_of_its_own_is_guilty(text: str) -> None:
 @pytest.mark.parametrize(("traceback", "exception", "lost"), CHAINS.values(), ids=CHAINS)
 def test_the_first_exception_of_a_chain_counts(traceback: str, exception: str, lost: bool) -> None:
     assert is_peer_loss(None, exception, traceback, []) is lost
-    found, chain, _ = outcome.exception_of_lines(["epoch 1", *traceback.splitlines()])
+    found, chain, _ = exceptions.exception_of_lines(["epoch 1", *traceback.splitlines()])
     assert is_peer_loss(None, found, chain, []) is lost
 
 
 def test_the_first_exception_of_a_chain_counts_also_if_it_is_long(tmp_path: Path) -> None:
     own = "RuntimeError: Error(s) in loading state_dict\n" + "\tsize mismatch\n" * 10_000
     lost = "RuntimeError: Connection closed by peer"
-    trace = f'Traceback:\n  File "a"\n{own}{outcome.CHAINED[0]}Traceback:\n  File "b"\n{lost}'
+    trace = f'Traceback:\n  File "a"\n{own}{exceptions.CHAINED[0]}Traceback:\n  File "b"\n{lost}'
     text = {"message": {"message": lost, "extraInfo": {"py_callstack": trace, "raised_at": 9.0}}}
     (tmp_path / "0.json").write_text(json.dumps(text))
     assert not ended(

@@ -16,7 +16,8 @@ from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 from client_lib.submit.snapshot import packed
-from client_lib.transport.download import Progress, download, texts_of_code
+from client_lib.transport.code_download import texts_of_code
+from client_lib.transport.download import Progress, download
 from tests.kit.odd_server import OddServer, http
 
 Start = Callable[..., OddServer]

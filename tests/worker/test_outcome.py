@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from client_lib.launcher_protocol.outcome import (
-    Ended,
+from client_lib.launcher_protocol.exceptions import (
     Raised,
     exception_of_error_file,
     exception_of_lines,
-    first_failure,
-    of_ranks,
 )
+from client_lib.launcher_protocol.outcome import Ended, first_failure, of_ranks
 from client_lib.launcher_protocol.report import rank_as_json, rank_of_json
 from client_lib.worker.rank_end import ended, failed_below
 from client_lib.worker.ranks import Exit

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_lib.launcher_protocol import control
-from client_lib.launcher_protocol.report import TERMINATION_MESSAGE_MAX, termination_message
+from client_lib.launcher_protocol.termination import TERMINATION_MESSAGE_MAX, termination_message
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from client_lib.launcher_protocol.log_segments import SegmentWriter
-from client_lib.launcher_protocol.report import TERMINATION_MESSAGE_MAX, termination_message
+from client_lib.launcher_protocol.termination import TERMINATION_MESSAGE_MAX, termination_message
 from client_lib.worker.pod.log_carriers import LogPiece, Spool
 from tests.worker_gateway.test_log_file import record, records
 

@@ -389,7 +389,7 @@ class Agent:
         return self._replaced or silent_s > self._pod.stay_s
 
     def _write_termination_message(self, report: "Report") -> None:
-        from client_lib.launcher_protocol.report import termination_message
+        from client_lib.launcher_protocol.termination import termination_message
 
         try:
             with open(self._pod.termination_log, "wb") as file:
