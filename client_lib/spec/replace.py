@@ -1,10 +1,13 @@
 """Copies of models with other values of some fields, whose names are checked."""
 
-from typing import Any, TypeVar
+from __future__ import annotations
 
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, TypeVar
 
-M = TypeVar("M", bound=BaseModel)
+if TYPE_CHECKING:  # the fast reads of the command line load no pydantic
+    from pydantic import BaseModel
+
+M = TypeVar("M", bound="BaseModel")
 
 
 def replaced(model: M, /, **fields: Any) -> M:

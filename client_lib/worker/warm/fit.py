@@ -38,7 +38,7 @@ READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
         "CUDA_*, CUBLAS*, CUDNN_*, NVIDIA_*, NVRTC_*, LIBNVVM_*, NV_*, PTXAS_*, CASK_*",
         "the GPU libraries",
     ),
-    ("HIP_*, ROCR_*, HSA_*", "those of AMD"),
+    ("HIP_*, ROCR_*, HSA_*", "the GPU libraries of AMD"),
     ("HOME, USER, USERNAME, LOGNAME, LNAME, XDG_*, TMPDIR, TEMP, TMP", "folders of caches"),
     ("OPENSSL_*, PSUTIL_*, JOBLIB_*, LOKY_*", "libraries that others import"),
     (
