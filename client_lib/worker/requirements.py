@@ -26,6 +26,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
 from client_lib.durable import (
@@ -51,6 +52,8 @@ print(json.dumps([sys.version, [path for path in dict.fromkeys(paths) if os.path
 """
 _LIMIT_BYTES = 20 * 2**30  # for all cached environments; the least recently used are removed
 _LINK = "_client_lib_parent.pth"
+_PAUSE_S = 0.1
+"""Between two looks at an environment that another worker makes."""
 _QUIET = ("Requirement already satisfied:", "Looking in ")
 _KEPT_LINES = 400
 # variables that make pip install elsewhere, or make Python see packages that the job does not
@@ -180,12 +183,16 @@ def find_or_make(
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parent = _ask(python, variables)
     found = PackageEnvironment(folder, key_of(parent, requirements))
-    if found.facts() is not None:
-        return found
-    with locked(found.lock):
-        if found.facts() is None:  # otherwise another worker made it while this one waited
-            _make(found, parent, requirements, variables)
-    make_room(folder, _LIMIT_BYTES, found.folder)
+    while found.facts() is None:
+        with locked(found.lock, wait=False) as is_ours:
+            if is_ours and found.facts() is None:
+                _make(found, parent, requirements, variables)
+                make_room(folder, _LIMIT_BYTES, found.folder)
+        if not is_ours:
+            # Another worker makes it. That launcher takes the shared lock as soon as it is
+            # complete, and starts no rank before this worker is ready: a wait for the exclusive
+            # lock may never end.
+            time.sleep(_PAUSE_S)
     return found
 
 

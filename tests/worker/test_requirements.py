@@ -2,6 +2,7 @@
 that its interpreter has.
 """
 
+import fcntl
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable
 from importlib.metadata import distribution
@@ -19,7 +21,14 @@ import pytest
 
 from client_lib.durable import locked
 from client_lib.launcher_protocol import control
-from client_lib.worker.requirements import PackageEnvironment, Parent, key_of, make_room, why
+from client_lib.worker.requirements import (
+    PackageEnvironment,
+    Parent,
+    find_or_make,
+    key_of,
+    make_room,
+    why,
+)
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 from tests.worker.wheels import only_from, wheel
@@ -410,3 +419,38 @@ def test_another_interpreter_other_packages_or_requirements_are_another_environm
 )
 def test_what_pip_says_becomes_a_sentence_with_the_package(lines: str, sentence: str) -> None:
     assert why(lines.splitlines()) == sentence.replace("ERROR: ", "")
+
+
+@pytest.mark.process
+def test_a_worker_does_not_wait_for_the_other_worker_that_uses_the_environment_already(
+    tmp_path: Path, parent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other launcher keeps its shared lock until both workers have run."""
+    facts = PackageEnvironment.facts
+    looked = threading.Event()
+
+    def noted(self: PackageEnvironment) -> dict[str, Any] | None:
+        found = facts(self)
+        if found is None:
+            looked.set()
+        return found
+
+    wheel(tmp_path / "wheels", "extra")
+    variables = dict(os.environ) | only_from(tmp_path / "wheels")
+    folder = str(tmp_path / "environments")
+    made = find_or_make(folder, parent, ["extra"], variables)
+    complete = Path(made.complete)
+    complete.rename(tmp_path / "later")  # as if the other worker were still making it
+    lock = os.open(made.lock, os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    monkeypatch.setattr(PackageEnvironment, "facts", noted)  # to know when the other has looked
+    second = threading.Thread(target=find_or_make, args=(folder, parent, ["extra"], variables))
+    second.daemon = True
+    second.start()
+    assert looked.wait(PATIENCE_S)
+    (tmp_path / "later").rename(complete)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    second.join(20.0)
+    is_waiting = second.is_alive()
+    os.close(lock)
+    assert not is_waiting
