@@ -10,6 +10,7 @@ same rule, behind `Parameters:`.
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import re
@@ -35,7 +36,16 @@ from server_stub.settings import Settings
 from server_stub.users import Team
 
 DOCS = Path(__file__).resolve().parent
-_NAMES = ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes", "SKILL")
+_NAMES = (
+    "reference",
+    "mlspace",
+    "catalogue",
+    "rest",
+    "troubleshooting",
+    "kubernetes",
+    "SKILL",
+    "architecture",
+)
 DOCUMENTS = (*(DOCS / f"{name}.md" for name in _NAMES), DOCS.parent / "client_lib" / "job.py")
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PARAMETERS = re.compile(r"(\n    Parameters:\n).*?(    \"\"\"\n)", re.DOTALL)
@@ -103,6 +113,28 @@ def _hints() -> str:
     return "\n".join(["| a rank | what to do |", "|---|---|", *rows, ""])
 
 
+def _modules() -> str:
+    """A row for each package, with its modules and the first sentence of each docstring."""
+    root = DOCS.parent
+    rows = ["| module | subject |", "|---|---|"]
+    for package in ("client_lib", "server_stub"):
+        for path in sorted((root / package).rglob("*.py")):
+            if path.name.startswith("__") and path.parent.name in (package, "versions"):
+                continue
+            if "versions" in path.parts:
+                continue
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            name = path.relative_to(root).as_posix().removesuffix("__init__.py")
+            rows.append(f"| `{name}` | {_cell(first_sentence(text))} |")
+    return "\n".join([*rows, ""])
+
+
+def first_sentence(text: str) -> str:
+    """The text up to its first full stop, semicolon or empty line, without line breaks."""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=[a-z`)])[.;:] (?=[A-Z`a-z])|\.$", paragraph, maxsplit=1)[0]
+
+
 def _commands() -> str:
     rows = [f"| `client-lib {name}` | {_cell(text)} |" for name, (_, text) in COMMANDS.items()]
     return "\n".join(["| command | does |", "|---|---|", *rows, ""])
@@ -162,6 +194,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hints": _hints,
     "metrics": _metrics,
     "commands": _commands,
+    "modules": _modules,
 }
 _CATALOGUE: dict[str, type[BaseModel]] = {
     "instance_types": catalogue.InstanceType,
