@@ -114,7 +114,7 @@ def _hints() -> str:
 
 
 def _modules() -> str:
-    """A row for each package, with its modules and the first sentence of each docstring."""
+    """A row for each module, with the first sentence of its docstring or first comment."""
     root = DOCS.parent
     rows = ["| module | subject |", "|---|---|"]
     for package in ("client_lib", "server_stub"):
@@ -126,6 +126,10 @@ def _modules() -> str:
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
             name = path.relative_to(root).as_posix().removesuffix("__init__.py")
             rows.append(f"| `{name}` | {_cell(first_sentence(text))} |")
+    for path in sorted((root / "server_stub/http/page/static").glob("*.js")):
+        comment = re.match(r"(?:// ?.*\n)+", path.read_text())
+        text = re.sub(r"^// ?", "", comment[0], flags=re.MULTILINE) if comment else ""
+        rows.append(f"| `{path.relative_to(root).as_posix()}` | {_cell(first_sentence(text))} |")
     return "\n".join([*rows, ""])
 
 

@@ -1,4 +1,4 @@
-"""The one place that prints: data on stdout, hints for a human on stderr.
+"""The one place that prints, data on stdout, hints and first tips for a human on stderr.
 
 A table is drawn on a terminal (`drawing`) and is aligned plain text in a pipe; `-o json` and `-o
 name` look the same in both.
