@@ -146,6 +146,8 @@ def test_a_full_disk_stalls_the_log_and_loses_no_line(small_disk: Path, room: in
     one = Worker(folder, script, environment={"PATH": os.environ["PATH"]}, log_limit_bytes=2**40)
     try:
         one.start()
+        runner = Path(one.directory.path) / "rank_runner.py"
+        until(lambda: runner.exists() and runner.read_text().endswith("\n"), "it is prepared")
         free = os.statvfs(small_disk)
         ballast.write_bytes(b"x" * (free.f_bavail * free.f_frsize - room))
         one.go()
