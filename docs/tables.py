@@ -119,9 +119,8 @@ def _modules() -> str:
     rows = ["| module | subject |", "|---|---|"]
     for package in ("client_lib", "server_stub"):
         for path in sorted((root / package).rglob("*.py")):
-            if path.name.startswith("__") and path.parent.name in (package, "versions"):
-                continue
-            if "versions" in path.parts:
+            is_of_whole_package = path.name.startswith("__") and path.parent.name == package
+            if is_of_whole_package or "versions" in path.parts:  # migrations
                 continue
             text = ast.get_docstring(ast.parse(path.read_text())) or ""
             name = path.relative_to(root).as_posix().removesuffix("__init__.py")
