@@ -234,9 +234,7 @@ def compared_rows(found: Sequence[Json], *, exact: bool = False) -> list[Row]:
 
 
 def _known(job: Json) -> dict[str, str]:
-    """All values of a job by name, except values that are None; a field that the server does not
-    send has its default.
-    """
+    """All values of a job by name, except values that are None."""
     spec = job["spec"]
     named = {
         **_arguments(spec),

@@ -230,8 +230,8 @@ def test_members_of_a_group_and_other_jobs_are_compared(cli: Run, tmp_path: Path
     found = cli("compare", "real-g", "real-single", "real-g-1")
     assert [line.split() for line in found.stdout.splitlines()] == [
         ["NAME", "STATE", "lr", "observe", "loss", "best", "loss"],
-        ["real-g-0", "SUCCEEDED", "0.4", "-", "0.1", "0.1"],
-        ["real-g-1", "SUCCEEDED", "0.1", "-", "0.025", "0.025"],
+        ["real-g-0", "SUCCEEDED", "0.4", "true", "0.1", "0.1"],
+        ["real-g-1", "SUCCEEDED", "0.1", "true", "0.025", "0.025"],
         ["real-single", "SUCCEEDED", "0.2", "false", "-", "-"],
     ]
     assert "real-single" in found.stderr, "a hint why it has no metrics"
