@@ -12,8 +12,7 @@ import pytest
 
 from client_lib.cli import app
 from tests.kit.processes import processes_of
-
-from .small_server import SmallServer
+from tests.kit.small_server import SmallServer
 
 CLI = [sys.executable, "-m", "client_lib"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

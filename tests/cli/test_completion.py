@@ -16,9 +16,9 @@ from typer.main import get_command
 
 from client_lib.cli import app
 from tests.kit.jobs import job_info
+from tests.kit.small_server import SmallServer
 
 from .conftest import Run
-from .small_server import SmallServer
 
 
 def offered(cli: Run, *words: str, **variables: str) -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from client_lib.transport.config import read_profiles
 from tests.kit.jobs import job_info
+from tests.kit.small_server import SmallServer
 
 from .conftest import Run
-from .small_server import SmallServer
 
 
 def test_the_first_profile_is_used_at_once(

@@ -14,9 +14,9 @@ from client_lib.cli.app import COMMANDS
 from client_lib.cli.program import ExitCode
 from client_lib.spec.states import State
 from tests.kit.jobs import job_info
+from tests.kit.small_server import SmallServer
 
 from .conftest import CLI, Run
-from .small_server import SmallServer
 
 
 def test_every_error_has_an_exit_code() -> None:

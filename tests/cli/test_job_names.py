@@ -8,9 +8,9 @@ from client_lib.cli.connection import Connection
 from client_lib.errors import NotFound
 from client_lib.spec.states import State
 from tests.kit.jobs import CREATED, job_info
+from tests.kit.small_server import SmallServer
 
 from .conftest import Run
-from .small_server import SmallServer
 from .terminal import Terminal
 
 

@@ -19,9 +19,9 @@ from client_lib.errors import Unauthorized
 from client_lib.transport import logins
 from tests.http.conftest import Running, start_server  # noqa: F401  # a fixture
 from tests.kit.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
+from tests.kit.small_server import SmallServer
 
 from .conftest import Run
-from .small_server import SmallServer
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.cli.commands import config
+from tests.kit.small_server import SmallServer
 
 from .conftest import Run
-from .small_server import SmallServer
 
 TOKEN = "clt_secret"
 

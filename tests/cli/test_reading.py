@@ -21,9 +21,9 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, EventList, Failure, JobInfo, WorkerInfo
 from client_lib.version import this_version
 from tests.kit.jobs import CREATED, job_info
+from tests.kit.small_server import SmallServer
 
 from .conftest import Run
-from .small_server import SmallServer
 from .terminal import Terminal
 
 HISTORY = [

@@ -1,4 +1,6 @@
-"""`mls` as its users have it, unmodified, as a process, against a real server with real jobs."""
+"""`mls` as its users have it, unmodified, as a process; and one against a real server with real
+jobs.
+"""
 
 import json
 import os
@@ -45,22 +47,28 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Site:
-    """A server, a user's home with a profile for it, and one version of `mls`."""
+class Mls:
+    """One version of `mls` in a user's home."""
 
     version: str
-    venv: Path
     home: Path
-    server: ServerProcess
-    script: Path
-    user: Platform
-    """The same user without `mls`: for what a test only needs done."""
+
+    @property
+    def venv(self) -> Path:
+        return environment(self.version)
 
     @property
     def variables(self) -> dict[str, str]:
         foreign = ("CLIENT_LIB_", "MLS_", "PYTHON", "VIRTUAL_ENV")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return clean | {"HOME": str(self.home), "PYTHONIOENCODING": "utf-8", "no_proxy": "*"}
+
+    def configure(self, url: str, user: str, token: str) -> None:
+        """As `client-lib mls-config` does, whose own test is tests/cli/test_mls_config.py."""
+        answers = [user, token, WORKSPACE, "any", "SR006", "json", f"{url}/public/v2"]
+        done = self("configure", stdin="\n".join(answers) + "\n")
+        assert done.code == 0, done
+        assert "успешно" in done.out
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         line = [str(self.venv / "bin" / "mls"), *args]
@@ -90,6 +98,16 @@ class Site:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+@dataclass(frozen=True)
+class Site(Mls):
+    """One version of `mls` with a profile for a real server."""
+
+    server: ServerProcess
+    script: Path
+    user: Platform
+    """The same user without `mls`: for what a test only needs done."""
 
     def created(self, **parameters: Any) -> str:
         """A job that is run without `mls`."""
@@ -143,36 +161,11 @@ def mls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     try:
         facts = server.facts()
         token = (folder / "state" / "token").read_text().strip()
-        site = Site(
-            request.param,
-            environment(request.param),
-            folder / "home",
-            server,
-            script,
-            Platform(facts["url"], token),
-        )
-        configure(site)
+        site = Site(request.param, folder / "home", server, script, Platform(facts["url"], token))
+        site.configure(facts["url"], server.get("/api/v1/info").json()["user"], token)
         yield site
         for name in site.user.names(status=["Pending", "Running"]):
             site.user("DELETE", f"{JOBS}/{name}?region=SR006")
             site.until(name, "deleted", "completed", "failed")
     finally:
         server.end()
-
-
-def configure(site: Site) -> None:
-    """As `client-lib mls-config` does, whose own test is tests/cli/test_mls_config.py."""
-    user = site.server.get("/api/v1/info").json()["user"]
-    token = (site.server.state_dir / "token").read_text().strip()
-    answers = [
-        user,
-        token,
-        WORKSPACE,
-        "any",
-        "SR006",
-        "json",
-        f"{site.server.facts()['url']}/public/v2",
-    ]
-    done = site("configure", stdin="\n".join(answers) + "\n")
-    assert done.code == 0, done
-    assert "успешно" in done.out

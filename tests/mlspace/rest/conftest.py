@@ -2,6 +2,7 @@
 clients in the platform's words.
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,21 @@ class Platform:
 
 def platform(server: Running, user: str | None) -> Platform:
     return Platform(server.url, server.tokens[user] if user else None)
+
+
+def act(server: Running, name: str, what: str, *args: Any, **options: Any) -> str:
+    """Let the runtime say something about a job; the job's id."""
+    job_id = next(id for id, attempt in server.runtime.attempts.items() if attempt.job_name == name)
+    server.call(lambda: getattr(server.runtime, what)(job_id, *args, **options))
+    return job_id
+
+
+def until(user: Platform, name: str, status: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 10
+    while (shown := user.status(name))["status"] != status:
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.005)
+    return shown
 
 
 @pytest.fixture

@@ -32,12 +32,6 @@ def test_a_job_of_another_is_answered_as_one_that_is_not_there(
     assert ann.status(name)["status"] == "pending"
 
 
-def test_another_s_job_can_t_be_restarted(ann: Platform, ben: Platform, root: Platform) -> None:
-    name = ann.created()
-    assert ben("POST", f"{JOBS}/restart", json={"job_name": name}).status_code == 404
-    assert root("POST", f"{JOBS}/restart", json={"job_name": name}).status_code == 403
-
-
 def test_lists_show_one_s_own_whoever_is_asked_for(
     ann: Platform, ben: Platform, root: Platform
 ) -> None:

@@ -19,6 +19,8 @@ class SmallServer:
         self.jobs: dict[str, JobInfo] = {}
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
         self.asked: list[tuple[str, str]] = []
+        self.bodies: list[bytes] = []
+        """Of what was asked, in its order."""
         self.tokens: list[str | None] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -83,12 +85,15 @@ class SmallServer:
             protocol_version = "HTTP/1.1"
 
             def _serve(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                server.bodies.append(sent)
                 server.asked.append((self.command, self.path))
                 server.tokens.append(self.headers.get("Authorization"))
                 status, answer = server.answer(self.command, self.path)
                 body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
+                if not isinstance(answer, bytes):
+                    self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
