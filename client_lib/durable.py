@@ -86,7 +86,7 @@ def last_line(path: str, opener: Optional[Opener] = None) -> str:
         return ""
 
 
-def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> None:
+def write_json(path: str, data: Mapping[str, object], durable: bool = False) -> None:
     """Write an object as `write_file` does."""
     write_file(path, json.dumps(data).encode(), durable)
 

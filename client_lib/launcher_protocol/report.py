@@ -37,6 +37,25 @@ class RankReport(TypedDict):
     last_lines: List[str]
 
 
+class ProcessReport(TypedDict):
+    """One process of a rank, with its stacks."""
+
+    rank: int
+    pid: int
+    parent: int
+    name: str
+    state: str
+    """A letter, as /proc shows it."""
+    wchan: Optional[str]
+    """Function of the kernel in which it sleeps, if the kernel tells it."""
+    cpu_s: float
+    """Seconds of CPU time that it has used."""
+    dump: Optional[str]
+    """The text of faulthandler; None: see `why`."""
+    why: Optional[str]
+    """The reason why there is no dump."""
+
+
 class FileLeftOut(TypedDict):
     """A file of the outputs that is not kept."""
 
@@ -92,8 +111,8 @@ class Report(_Always, total=False):
     """The files that were kept, of jobs that keep outputs."""
     last_lines: List[str]
     """Lines that a failed setup or preflight has printed."""
-    stacks: List[Dict[str, Any]]
-    """Processes of silent ranks before their stop, as `client_lib.worker.stacks` sends them."""
+    stacks: List[ProcessReport]
+    """Processes of silent ranks before their stop."""
 
 
 def time_text(seconds: float) -> str:

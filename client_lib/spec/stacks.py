@@ -3,7 +3,7 @@ from the text that faulthandler writes, and how it is shown. Pure."""
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ class JobStacks(Lenient):
 # --- reading
 
 
-def read_worker(worker: int, processes: Iterable[dict[str, Any]]) -> list[RankStacks]:
+def read_worker(worker: int, processes: Iterable[Mapping[str, Any]]) -> list[RankStacks]:
     """The ranks of a worker. Raises ValueError for content that launchers do not send."""
     ranks: dict[int, list[ProcessStacks]] = {}
     for sent in processes:
@@ -127,22 +127,25 @@ def read_worker(worker: int, processes: Iterable[dict[str, Any]]) -> list[RankSt
     return [RankStacks(rank=rank, worker=worker, processes=found) for rank, found in ranks.items()]
 
 
-def read_process(sent: dict[str, Any]) -> ProcessStacks:
+def read_process(sent: Mapping[str, Any]) -> ProcessStacks:
     """The process as a launcher has sent it (client_lib.worker.stacks). Raises
     ValueError for other content.
     """
-    facts: dict[str, Any] = {name: sent.get(name) for name in ("pid", "parent", "wchan", "cpu_s")}
-    name = str(sent.get("name", ""))
     state = str(sent.get("state", ""))
     threads = parse(str(sent.get("dump") or ""))
     problem = None if threads else str(sent.get("why") or "it has no Python threads")
-    shown = {
-        "name": name,
-        "state": _STATES.get(state, state),
-        "problem": problem,
-        "threads": threads,
-    }
-    return ProcessStacks.model_validate(facts | shown)
+    return ProcessStacks.model_validate(
+        {
+            "pid": sent.get("pid"),
+            "parent": sent.get("parent"),
+            "name": str(sent.get("name", "")),
+            "state": _STATES.get(state, state),
+            "wchan": sent.get("wchan"),
+            "cpu_s": sent.get("cpu_s"),
+            "threads": threads,
+            "problem": problem,
+        }
+    )
 
 
 def parse(text: str) -> list[ThreadStack]:

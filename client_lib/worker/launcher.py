@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Callable, List, Optional
 
 from client_lib import durable
 from client_lib.durable import read_json, write_json
@@ -31,6 +31,7 @@ from client_lib.launcher_protocol.outcome import PEERS_END_S, Ended, WorkerOutco
 from client_lib.launcher_protocol.plan import WorkerPlan, from_json
 from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.launcher_protocol.reasons import CANCELLED, START_FAILED, CannotStart
+from client_lib.launcher_protocol.report import ProcessReport
 from client_lib.worker import rank_end
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.memory import memory_kills
@@ -91,7 +92,7 @@ class Launcher:
         self._peer_failed = False  # a rank of another worker has failed
         self._cancelled = False  # by an order that came before any failure
         # taken before the stop; []: they could not be
-        self._stacks: Optional[List[Dict[str, Any]]] = None
+        self._stacks: Optional[List[ProcessReport]] = None
         self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
         self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran

@@ -16,30 +16,47 @@ import os
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Set
+from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Set
 
 from client_lib.durable import remove, write_json
 from client_lib.launcher_protocol.directory import MARKER, Directory
 from client_lib.launcher_protocol.processes import catches, content, number, open_files, stat
 from client_lib.launcher_protocol.rank_processes import Process
+from client_lib.launcher_protocol.report import ProcessReport
 from client_lib.worker.loop import Loop
 from client_lib.worker.ranks import Started, start
 from client_lib.worker.system import System
 
 # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner/answers.py uses it, too
 SIGNAL = 50
-LIMIT_S = 1.8  # for all processes together
-_PROCESS_S = 1.0  # for one process, if others of its rank wait
+LIMIT_S = 1.8
+"""Time for all processes together."""
+_PROCESS_S = 1.0
+"""Time for one process, if others of its rank wait."""
 _POLL_S = 0.001
-_DUMP_MAX = 512 * 1024  # bytes of one process
-_ALL_MAX = 8 * 1024 * 1024  # of all: the server takes 16 MiB in one request
+_DUMP_MAX = 512 * 1024
+"""Most bytes of one process."""
+_ALL_MAX = 8 * 1024 * 1024
+"""Most characters of all processes: the server takes 16 MiB in one request."""
 _PROCESSES_MAX = 1000
-_UNSENT = ("session", "started", "file")  # read for this module alone
-_STOPPED = "T"  # it would answer when it is continued
+_STOPPED = "T"
+"""State of a process that answers only when it is continued."""
 
-Taken = Dict[str, Any]
-"""One process as it is sent: rank, pid, parent, name, state, wchan, cpu_s; dump: the text of
-faulthandler, or None; why: the reason if there is none."""
+
+class _Seen(NamedTuple):
+    """A process, as /proc shows it."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    """Clock ticks since the boot: a process has started before its children."""
+    file: Optional[str]
+    """The file for stacks that it has open."""
+    name: str
+    state: str
+    wchan: Optional[str]
+    cpu_s: float
 
 
 class StackTaker:
@@ -87,87 +104,108 @@ class StackTaker:
             on_taken()
 
 
-def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> List[Taken]:
+def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> List[ProcessReport]:
     """The stacks of the processes that belong to a rank, the rank's own process before its
     children. `folder` has the files of the ranks; `until`: monotonic time."""
-    looks = ((pid, _look(pid, folder)) for pid in pids[:_PROCESSES_MAX])
-    processes = {pid: process for pid, process in looks if process is not None}
-    taken: List[Taken] = []
-    queues: Dict[str, List[Taken]] = {}
-    for process in sorted(processes.values(), key=lambda each: (each["started"], each["pid"])):
-        process["rank"] = _rank_of(process, processes, ranks)
-        if process["rank"] < 0:
+    processes: Dict[int, _Seen] = {}
+    for pid in pids[:_PROCESSES_MAX]:
+        seen = _look(pid, folder)
+        if seen is not None:
+            processes[pid] = seen
+
+    taken: List[ProcessReport] = []
+    queues: Dict[str, List[ProcessReport]] = {}
+    for process in sorted(processes.values(), key=lambda each: (each.started, each.pid)):
+        rank = _rank_of(process, processes, ranks)
+        if rank < 0:
             continue
-        taken.append(process)
-        if process["state"] == _STOPPED:
-            process["why"] = "it is stopped by a signal"
-        elif not process["file"]:
-            process["why"] = (
+        report = _report(process, rank)
+        taken.append(report)
+        if process.state == _STOPPED:
+            report["why"] = "it is stopped by a signal"
+        elif not process.file:
+            report["why"] = (
                 "it has no handler for stacks: it is no Python process of the rank runner"
             )
         else:
-            queues.setdefault(process["file"], []).append(process)
-    threads = [threading.Thread(target=_ask_all, args=(queue, until)) for queue in queues.values()]
+            queues.setdefault(process.file, []).append(report)
+
+    threads = [
+        threading.Thread(target=_ask_all, args=(path, queue, until))
+        for path, queue in queues.items()
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    taken.sort(key=lambda each: int(each["rank"]))
-    return within_bounds(
-        [{name: each[name] for name in each if name not in _UNSENT} for each in taken], _ALL_MAX
+
+    taken.sort(key=lambda each: each["rank"])
+    return within_bounds(taken, _ALL_MAX)
+
+
+def _look(pid: int, folder: str) -> Optional[_Seen]:
+    """Read a process from /proc; None: there is no such process."""
+    fields = stat("/proc/%d" % pid)
+    if not fields or fields[0] in "ZX":
+        return None
+    beginning = os.path.realpath(folder) + os.sep
+    for_stacks = (path for path in open_files(pid) if path.startswith(beginning))
+    cpu_ticks = int(fields[11]) + int(fields[12])
+    return _Seen(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        file=next(for_stacks, None),
+        name=_read("/proc/%d/comm" % pid).rstrip("\n"),
+        state=fields[0],
+        wchan=_read("/proc/%d/wchan" % pid).strip("0\n") or None,
+        cpu_s=cpu_ticks / os.sysconf("SC_CLK_TCK"),
     )
 
 
-def _look(pid: int, folder: str) -> Optional[Taken]:
-    """Read a process from /proc; None: there is no such process."""
-    fields = stat("/proc/%d" % pid)
-    beginning = os.path.realpath(folder) + os.sep
-    if not fields or fields[0] in "ZX":
-        return None
-    for_stacks = (path for path in open_files(pid) if path.startswith(beginning))
+def _report(process: _Seen, rank: int) -> ProcessReport:
+    """Describe a process that is not asked yet."""
     return {
-        "pid": pid,
-        "parent": int(fields[1]),
-        "session": int(fields[3]),
-        # in clock ticks since the boot: a process has started before its children
-        "started": int(fields[19]),
-        "file": next(for_stacks, None),
-        "name": _read("/proc/%d/comm" % pid).rstrip("\n"),
-        "state": fields[0],
-        "wchan": _read("/proc/%d/wchan" % pid).strip("0\n") or None,
-        "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        "rank": rank,
+        "pid": process.pid,
+        "parent": process.parent,
+        "name": process.name,
+        "state": process.state,
+        "wchan": process.wchan,
+        "cpu_s": process.cpu_s,
         "dump": None,
         "why": None,
     }
 
 
-def _rank_of(process: Taken, processes: Dict[int, Taken], ranks: Dict[int, int]) -> int:
+def _rank_of(process: _Seen, processes: Dict[int, _Seen], ranks: Dict[int, int]) -> int:
     """The rank to which a process belongs: by its file, by its nearest ancestor, or, if that is
     gone, by its session; negative: none, as for torchrun's own agent."""
-    at: Optional[Taken] = process
-    while at is not None:
-        name = os.path.basename(at["file"] or "")
+    at = process
+    while True:
+        name = os.path.basename(at.file or "")
         if name.isdigit():
             return int(name)
-        if at["pid"] in ranks:
-            return ranks[at["pid"]]
-        above = processes.get(at["parent"])
-        # else its pid has passed to another one
-        at = above if above and above["started"] <= at["started"] else None
-    return ranks.get(process["session"], -1)
+        if at.pid in ranks:
+            return ranks[at.pid]
+        above = processes.get(at.parent)
+        # a younger process has only taken over the pid of the parent
+        if above is None or above.started > at.started:
+            return ranks.get(process.session, -1)
+        at = above
 
 
-def _ask_all(queue: List[Taken], until: float) -> None:
-    """Ask the processes that share one file, one after the other."""
+def _ask_all(path: str, queue: List[ProcessReport], until: float) -> None:
+    """Ask the processes that share the file at `path`, one after the other."""
     for process in queue:
         now = time.monotonic()
         if not catches(process["pid"], SIGNAL):
             process["why"] = "it has no handler for stacks any more"
             continue
         last = process is queue[-1]
-        process["dump"] = _ask(
-            process["pid"], process["file"], until if last else min(until, now + _PROCESS_S)
-        )
+        limit = until if last else min(until, now + _PROCESS_S)
+        process["dump"] = _ask(process["pid"], path, limit)
         if process["dump"] is None:
             process["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
 
@@ -206,15 +244,14 @@ def _read(path: str) -> str:
     return content(path).decode("utf-8", "replace")
 
 
-def within_bounds(taken: List[Taken], most: int) -> List[Taken]:
+def within_bounds(taken: List[ProcessReport], most: int) -> List[ProcessReport]:
     """The processes with `most` characters of stacks; the stacks of the last processes are left
     out."""
+    left_out = "left out: the stacks of this worker are larger than %d MiB" % (most >> 20)
     room = most
     for each in taken:
         room -= len(each["dump"] or "")
         if room < 0 and each["dump"] is not None:
-            each.update(
-                dump=None,
-                why="left out: the stacks of this worker are larger than %d MiB" % (most >> 20),
-            )
+            each["dump"] = None
+            each["why"] = left_out
     return taken

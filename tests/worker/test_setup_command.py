@@ -60,7 +60,7 @@ def test_a_long_report_of_it_fits_into_a_termination_message(worker: MakeWorker)
     one = worker(
         "", setup="for i in $(seq 60); do head -c 2000 /dev/zero | tr '\\0' x; echo; done; exit 3"
     )
-    report = one.start().report()
+    report: Any = one.start().report()
     assert len(report["last_lines"]) == 50
     assert len(termination_message(report)) <= TERMINATION_MESSAGE_MAX
 

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from client_lib.launcher_protocol.log_segments import SegmentWriter
+from client_lib.launcher_protocol.report import Report
 from client_lib.launcher_protocol.termination import TERMINATION_MESSAGE_MAX, termination_message
 from client_lib.worker.pod.log_carriers import LogPiece, Spool
 from tests.worker_gateway.test_log_file import record, records
@@ -93,24 +94,29 @@ reports = st.fixed_dictionaries(
 
 @settings(deadline=None)  # the disk of a busy machine may take long
 @given(reports)
-def test_every_digest_is_a_report_that_fits(report: dict[str, Any]) -> None:
+def test_every_digest_is_a_report_that_fits(report: Report) -> None:
     before = json.dumps(report)
     told = termination_message(report)
     assert len(told) <= TERMINATION_MESSAGE_MAX
     assert json.loads(told).keys() == report.keys()
     assert json.loads(told)["log_end_seq"] == report["log_end_seq"]
     assert json.dumps(report) == before
-    assert termination_message(report | {"stacks": [{"dump": "x" * 9999}]}) == told
+    with_stacks: Any = {**report, "stacks": [{"dump": "x" * 9999}]}
+    assert termination_message(with_stacks) == told
 
 
 def test_a_digest_names_fewer_files_that_were_not_kept_than_there_are() -> None:
     left = [
         {"path": f"checkpoints/{'x' * 90}/{n}", "size": n, "why": "\u6570" * 60} for n in range(20)
     ]
-    report = {"exit_code": 0, "message": "", "first_failing_rank": None, "ranks": []}
-    told = termination_message(
-        report | {"outputs": {"kept": 1, "left_out": left, "left_out_count": 70}}
-    )
+    report: Any = {
+        "exit_code": 0,
+        "message": "",
+        "first_failing_rank": None,
+        "ranks": [],
+        "outputs": {"kept": 1, "left_out": left, "left_out_count": 70},
+    }
+    told = termination_message(report)
     assert len(told) <= TERMINATION_MESSAGE_MAX
     outputs = json.loads(told)["outputs"]
     assert (outputs["kept"], outputs["left_out_count"], outputs["left_out"]) == (1, 70, left[:8])
@@ -128,7 +134,7 @@ def test_a_digest_says_most_of_the_rank_that_failed_first() -> None:
         | {"last_lines": lines}
         for n in range(8)
     ]
-    report = {
+    report: Any = {
         "exit_code": 1,
         "reason": "ExitCode",
         "message": "rank 3",

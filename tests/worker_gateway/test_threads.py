@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,7 +211,8 @@ def test_worker_0_is_stopped_by_the_failure_of_another_while_it_still_prepares()
     for channel in (first, other):
         channel.claim()
         channel.start()
-    other.deliver({"reason": START_FAILED}, [], lambda: False)
+    report: Any = {"reason": START_FAILED}
+    other.deliver(report, [], lambda: False)
     assert events.get(timeout=DEADLINE_S) == Instruction("stop")
 
 

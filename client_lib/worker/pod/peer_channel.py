@@ -19,13 +19,16 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional
 
 from client_lib.launcher_protocol.control import ControlConnection, Message, encode
 from client_lib.launcher_protocol.reasons import COMPLETED
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.server_connection import Unreachable
+
+if TYPE_CHECKING:
+    from client_lib.launcher_protocol.report import Report
 
 PROTOCOL = 1
 _CONNECT_S = 5.0
@@ -61,9 +64,7 @@ class PeerChannel:
     def send_state(self, state: str) -> None:
         self._tell({**self._state, "state": state})
 
-    def deliver(
-        self, report: Mapping[str, Any], results: List[str], _given_up: Callable[[], bool]
-    ) -> bool:
+    def deliver(self, report: "Report", results: List[str], _given_up: Callable[[], bool]) -> bool:
         """Announce the end. The report reaches the cluster alone, as the termination message."""
         if results:
             warn("results of a function can't be delivered: no server is reachable from this pod")

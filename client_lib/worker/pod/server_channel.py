@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from http.client import HTTPException, IncompleteRead
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
 from client_lib.durable import is_full, remove
@@ -25,6 +25,9 @@ from client_lib.worker.server_connection import (
     ServerConnection,
     Unreachable,
 )
+
+if TYPE_CHECKING:
+    from client_lib.launcher_protocol.report import ProcessReport, Report
 
 WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
 _SOON_S = 1.0
@@ -91,7 +94,7 @@ class ServerClient(ServerConnection):
             "PUT", "/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"]))
         )
 
-    def put_json(self, path: str, content: Mapping[str, Any]) -> None:
+    def put_json(self, path: str, content: Mapping[str, object]) -> None:
         self.exchange("PUT", path, json.dumps(content).encode(), lambda _: None)
 
     def put_session(self, mark: str, offset: int, data: bytes) -> None:
@@ -177,16 +180,14 @@ class ServerChannel:
         """Seconds since the server last answered."""
         return time.monotonic() - self._answered_at
 
-    def deliver(
-        self, report: Mapping[str, Any], results: List[str], given_up: Callable[[], bool]
-    ) -> bool:
+    def deliver(self, report: "Report", results: List[str], given_up: Callable[[], bool]) -> bool:
         """Send results, then the report; False: given up, or the server rejects the report."""
         server = self._new_server()
         for path in results:
             self._insist(lambda: server.put_result(path), given_up)  # noqa: B023  # called at once
         return self._insist(lambda: server.put_json("/report", report), given_up)
 
-    def send_stacks(self, processes: List[Any]) -> None:
+    def send_stacks(self, processes: "List[ProcessReport]") -> None:
         """Send the ordered stacks in a thread. A failed send is not repeated: the
         server waits only for seconds.
         """
