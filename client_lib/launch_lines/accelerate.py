@@ -178,7 +178,8 @@ _UNKNOWN = "accelerate has no such setting, or a newer one has it"
 def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
     """`python`: the interpreter that the line names.
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`."""
-    given, _, rest = split(words, TABLE)
+    line = split(words, TABLE)
+    given = line.given
     chosen = [
         f"--{name}"
         for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
@@ -204,7 +205,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     inert = _without_effect(
         file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8"
     )
-    fields = {**what_runs(LAUNCHER, given, rest, python), **counted}
+    fields = {**what_runs(LAUNCHER, given, line.rest, python), **counted}
     return LaunchLine(
         LAUNCHER,
         {**fields, "env_variables": variables} if variables else fields,

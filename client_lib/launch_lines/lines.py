@@ -160,13 +160,21 @@ class OptionTable:
         )
 
 
-def split(
-    words: Sequence[str], table: OptionTable
-) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Split a launcher's line as argparse would: the value of each option ('' of a flag; the last
-    counts), the option that each misspelt one means, and the words of what the launcher starts.
-    Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take.
-    """
+@dataclass(frozen=True)
+class SplitLine:
+    """The words of a launcher's line."""
+
+    given: dict[str, str]
+    """Option -> its value, '' of a flag; of a repeated option the last one."""
+    misspelt: dict[str, str]
+    """What the line says in place of an option -> the option."""
+    rest: list[str]
+    """The words of what the launcher starts."""
+
+
+def split(words: Sequence[str], table: OptionTable) -> SplitLine:
+    """Split a launcher's line as argparse would. Raises InvalidRequest: an unknown option, a value
+    that is missing or that a flag does not take."""
     given: dict[str, str] = {}
     misspelt: dict[str, str] = {}
     rest = deque(words)
@@ -194,4 +202,4 @@ def split(
                 raise InvalidRequest(f"{table.launcher}: {written} needs a value")
             value = rest.popleft()
         given[name] = value
-    return given, misspelt, list(rest)
+    return SplitLine(given, misspelt, list(rest))

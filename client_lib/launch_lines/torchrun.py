@@ -56,17 +56,17 @@ LAUNCH_TABLE = replace(TABLE, launcher="torch.distributed.launch", flags=TABLE.f
 def read(launcher: str, words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
     """`python`: the interpreter that the line names.
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`."""
-    written, misspelt, rest = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
+    line = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
     # torchrun takes options from the environment that the line leaves out
     preset = {}
-    for name in sorted((TABLE.valued | FLAGS) - written.keys()):
+    for name in sorted((TABLE.valued | FLAGS) - line.given.keys()):
         text = machine.environment.get(_variable(name))
         if text is not None and not (name in FLAGS and text == "0"):
             preset[name] = "" if name in FLAGS else text
-    given = {**preset, **written}
+    given = {**preset, **line.given}
     for name in given.keys() & REFUSED.keys():
         raise NotSupported(f"{launcher} --{name} is not supported here", hint=REFUSED[name])
-    notices = [f"{word} is read as --{meant}" for word, meant in misspelt.items()]
+    notices = [f"{word} is read as --{meant}" for word, meant in line.misspelt.items()]
     for name, value in preset.items():
         notices.append(f"{_variable(name)} of the environment is read as --{name} {value}".rstrip())
     fields = _workers(given)
@@ -84,7 +84,7 @@ def read(launcher: str, words: Sequence[str], machine: Machine, python: str | No
         given_by["grace_s"] = "shutdown-timeout"
     return LaunchLine(
         launcher,
-        {**what_runs(launcher, given, rest, python), **fields},
+        {**what_runs(launcher, given, line.rest, python), **fields},
         {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if is_elastic else {})},
         {field: f"--{option} {given[option]}" for field, option in given_by.items()},
         [*notices, *dropped(given, DROPPED)],

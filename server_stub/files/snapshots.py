@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from client_lib.durable import sync
 from client_lib.errors import InvalidRequest, TooLarge
@@ -24,6 +25,16 @@ from server_stub.files.room import Room, refusing_full_disk
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
 _BATCH = 2**20  # bytes hashed and written by a thread at once, in about a millisecond
+
+
+class StoredSnapshot(NamedTuple):
+    """An archive, for retention."""
+
+    digest: str
+    at: datetime
+    """Time of the last upload, question or submit that named it."""
+    size: int
+    """Bytes."""
 
 
 class Snapshots:
@@ -107,21 +118,18 @@ class Snapshots:
                 hint="leave data and results out with a .clientlibignore file",
             )
 
-    def stored(self) -> Iterator[tuple[str, datetime, int]]:
-        """The digest of each archive, the time of the last upload, question or submit that named
-        it, and its size; for retention."""
+    def stored(self) -> Iterator[StoredSnapshot]:
+        """All archives; for retention."""
         for folder in self._root.iterdir():
-            if _DIGEST.fullmatch(folder.name):
-                try:
-                    there = (folder / "code.tar.gz").stat()
-                except FileNotFoundError:
-                    # a crash between folder and archive, or a removal just now
-                    continue
-                yield (
-                    folder.name,
-                    datetime.fromtimestamp(there.st_mtime, timezone.utc),
-                    there.st_size,
-                )
+            if not _DIGEST.fullmatch(folder.name):
+                continue
+            try:
+                there = (folder / "code.tar.gz").stat()
+            except FileNotFoundError:
+                # a crash between folder and archive, or a removal just now
+                continue
+            last_use = datetime.fromtimestamp(there.st_mtime, timezone.utc)
+            yield StoredSnapshot(folder.name, last_use, there.st_size)
 
     def remove(self, sha256: str, last_use: datetime) -> None:
         """Remove the archive, if it exists, and its owners. One that was

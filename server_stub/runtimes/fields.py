@@ -166,17 +166,20 @@ def copies_notice(spec: JobSpec, processes: int) -> str:
     )
 
 
-def parse_volume(volume: str) -> tuple[str, str, bool]:
-    """Name, path and read-only flag of `name:path[:ro]`. Raises
-    InvalidRequest: it has another form.
-    """
-    parts = volume.split(":")
-    read_only = parts[2:] == ["ro"]
-    if (
-        len(parts) not in (2, 3)
-        or (len(parts) == 3 and not read_only)
-        or not all(parts)
-        or parts[1][0] != "/"
-    ):
+class WantedVolume(NamedTuple):
+    """A volume that a job names, and where the job wants it."""
+
+    name: str
+    path: str
+    read_only: bool
+
+
+_VOLUME = re.compile(r"(?P<name>[^:]+):(?P<path>/[^:]*)(?P<read_only>:ro)?")
+
+
+def parse_volume(volume: str) -> WantedVolume:
+    """Read `name:path[:ro]`. Raises InvalidRequest: it has another form."""
+    found = _VOLUME.fullmatch(volume)
+    if found is None:
         raise InvalidRequest(f"volume {volume!r} is not of the form name:/path or name:/path:ro")
-    return parts[0], parts[1], read_only
+    return WantedVolume(found["name"], found["path"], found["read_only"] is not None)

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from client_lib import durable
 from client_lib.worker import function_runner
@@ -42,15 +43,21 @@ def make_folder(after: Sequence[Sequence[Source]], folder: Path, keep_free: int)
     disk would stay free."""
     shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
     folder.mkdir(parents=True, mode=0o700)
-    for path, file, executable in _entries(after):
-        if file is None:
-            (folder / path).mkdir(parents=True, exist_ok=True)
+    for entry in _entries(after):
+        target = folder / entry.path
+        if entry.file is None:
+            target.mkdir(parents=True, exist_ok=True)
             continue
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        if not (os.geteuid() and _linked(file, folder / path)):
-            durable.check_room(str(folder), os.fstat(file.descriptor).st_size, keep_free)
-            shutil.copyfile(f"/dev/fd/{file.descriptor}", folder / path)
-        (folder / path).chmod(0o555 if executable else 0o444)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        may_link = os.geteuid() != 0
+        if not (may_link and _linked(entry.file, target)):
+            durable.check_room(str(folder), _size(entry.file), keep_free)
+            shutil.copyfile(f"/dev/fd/{entry.file.descriptor}", target)
+        target.chmod(0o555 if entry.executable else 0o444)
+
+
+def _size(file: OpenFile) -> int:
+    return os.fstat(file.descriptor).st_size
 
 
 def _linked(file: OpenFile, target: Path) -> bool:
@@ -64,38 +71,53 @@ def _linked(file: OpenFile, target: Path) -> bool:
 def archive(after: Sequence[Sequence[Source]]) -> Iterator[bytes]:
     """The folder as a tar.gz without compression, in blocks."""
     packer = zlib.compressobj(0, wbits=_GZIP)
-    for path, file, executable in _entries(after):
-        header = tarfile.TarInfo(path)
-        header.mode = 0o755 if executable else 0o644
-        if file is None:
+    for entry in _entries(after):
+        header = tarfile.TarInfo(entry.path)
+        header.mode = 0o755 if entry.executable else 0o644
+        if entry.file is None:
             header.type = tarfile.DIRTYPE
             yield packer.compress(header.tobuf())
             continue
-        header.size = os.fstat(file.descriptor).st_size
+        header.size = _size(entry.file)
         yield packer.compress(header.tobuf())
         for position in range(0, header.size, _BLOCK):
-            block = os.pread(file.descriptor, min(_BLOCK, header.size - position), position)
-            yield packer.compress(block)
+            length = min(_BLOCK, header.size - position)
+            yield packer.compress(os.pread(entry.file.descriptor, length, position))
         yield packer.compress(bytes(-header.size % tarfile.BLOCKSIZE))
     yield packer.compress(bytes(2 * tarfile.BLOCKSIZE)) + packer.flush()
 
 
-def _entries(after: Sequence[Sequence[Source]]) -> Iterator[tuple[str, OpenFile | None, bool]]:
-    """(path, the file or None for a folder, is it executable) of all that the folder holds."""
+class _Entry(NamedTuple):
+    """A file or folder within the folder."""
+
+    path: str
+    file: OpenFile | None = None
+    """None: it is a folder."""
+    executable: bool = False
+
+
+def _entries(after: Sequence[Sequence[Source]]) -> Iterator[_Entry]:
+    """All that the folder holds."""
     for number, sources in enumerate(after):
-        yield str(number), None, False
+        yield _Entry(str(number))
         for source in sources:
             place = f"{number}/{source.member}".rstrip("/")
-            yield place, None, False
-            files = set[PurePosixPath]()
-            for kept in outputs.listing(source.job_dir)[0]:
-                check_path(kept.path)  # processes of that job may have written the list
-                path = PurePosixPath(kept.path)
-                # a folder of this name in another attempt or worker
-                if not files.isdisjoint(path.parents):
-                    continue
-                files.add(path)
-                if found := outputs.find(source.job_dir, kept.path, kept.sha256):
-                    yield f"{place}/{kept.path}", found[0], kept.executable
-            if result := newest_result(source.job_dir, source.attempt, 0):
-                yield f"{place}.result", result, False
+            yield _Entry(place)
+            yield from _outputs(source.job_dir, place)
+            result = newest_result(source.job_dir, source.attempt, 0)
+            if result is not None:
+                yield _Entry(f"{place}.result", result)
+
+
+def _outputs(job_dir: Path, place: str) -> Iterator[_Entry]:
+    files = set[PurePosixPath]()
+    for kept in outputs.listing(job_dir)[0]:
+        check_path(kept.path)  # processes of that job may have written the list
+        path = PurePosixPath(kept.path)
+        # a folder of this name in another attempt or worker
+        if not files.isdisjoint(path.parents):
+            continue
+        files.add(path)
+        found = outputs.find(job_dir, kept.path, kept.sha256)
+        if found is not None:
+            yield _Entry(f"{place}/{kept.path}", found[0], kept.executable)

@@ -11,20 +11,20 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
 from client_lib.durable import sync
 from server_stub.files.request_log import Place
+from server_stub.files.snapshots import StoredSnapshot
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_files import REMOVED, JobFiles
-from server_stub.service.retention import UPLOAD_GRACE, Retention, to_remove
+from server_stub.service.retention import UPLOAD_GRACE, Retention, size_of, to_remove
 from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,6 @@ _EVENTS_BATCH = 500
 """Events that are deleted in one transaction."""
 SWEEP_EVERY_S = 600.0
 """Bounds are days and gigabytes: nothing is gained by a shorter interval."""
-
-
-def _total(things: Iterable[tuple[object, datetime, int]]) -> int:
-    return sum(size for *_, size in things)
 
 
 @dataclass
@@ -106,27 +102,29 @@ class Cleanup:
             await self._note_size(seq, job_id)
         now = self.clock.now()
         finished = await self.store.read_all(rows.finished)
-        kept_bytes = _total(finished) + _total(await self._idle_snapshots())
-        oldest, most_bytes = self.retention.limits(now, kept_bytes, self.files.room.free)
-        await self.remove(to_remove(finished, oldest, kept_bytes - most_bytes))
+        kept_bytes = size_of(finished) + size_of(await self._idle_snapshots())
+        limits = self.retention.limits(now, kept_bytes, self.files.room.free)
+
+        expired = to_remove(finished, limits.oldest, kept_bytes - limits.most_bytes)
+        await self.remove([job.seq for job in expired])
+
         idle = await self._idle_snapshots()
-        last_use = {digest: at for digest, at, _ in idle}
-        for digest in to_remove(
-            idle, oldest, _total(idle) - most_bytes, fresh_from=now - UPLOAD_GRACE
-        ):
-            await asyncio.to_thread(self.files.snapshots.remove, digest, last_use[digest])
-        if oldest:
-            await self.store.write(rows.drop_keys, oldest)
+        excess = size_of(idle) - limits.most_bytes
+        for snapshot in to_remove(idle, limits.oldest, excess, fresh_from=now - UPLOAD_GRACE):
+            await asyncio.to_thread(self.files.snapshots.remove, snapshot.digest, snapshot.at)
+
+        if limits.oldest:
+            await self.store.write(rows.drop_keys, limits.oldest)
         await self.store.drop_unused_segments()
         await asyncio.to_thread(self.files.room.restore_spare)
 
-    async def _idle_snapshots(self) -> list[tuple[str, datetime, int]]:
+    async def _idle_snapshots(self) -> list[StoredSnapshot]:
         """The snapshots that no job uses, the oldest first."""
         in_use = await self.store.read_all(rows.snapshots_in_use)
         stored = await asyncio.to_thread(
-            lambda: sorted(self.files.snapshots.stored(), key=itemgetter(1))
+            lambda: sorted(self.files.snapshots.stored(), key=attrgetter("at"))
         )
-        return [each for each in stored if each[0] not in in_use]
+        return [each for each in stored if each.digest not in in_use]
 
     def _empty(self, job_ids: Sequence[str]) -> None:
         """Remove the folders within the folders of the jobs. What can't be

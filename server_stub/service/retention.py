@@ -2,12 +2,10 @@
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
-
-T = TypeVar("T")
+from typing import NamedTuple, Protocol, TypeVar
 
 GB = 10**9
 _DAYS_MAX = 500_000
@@ -21,6 +19,30 @@ DISK_SHARE = 0.8
 running jobs."""
 UPLOAD_GRACE = timedelta(hours=1)
 """An unused snapshot that is younger is kept, whatever its size: a submit may follow."""
+
+
+class Expiring(Protocol):
+    """A finished job, or a snapshot that no job uses."""
+
+    @property
+    def at(self) -> datetime:
+        """The end of the job, or the last use of the snapshot."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+
+T = TypeVar("T", bound=Expiring)
+
+
+class Limits(NamedTuple):
+    """What may be kept, at one moment."""
+
+    oldest: datetime | None
+    """Things from before this time expire; None: none does for its age."""
+    most_bytes: float
+    """Largest size of all finished jobs and unused snapshots."""
 
 
 @dataclass(frozen=True)
@@ -37,30 +59,37 @@ class Retention:
         size = f"{self.gb:g} GB of them" if self.gb else f"{DISK_SHARE:.0%} of the room on the disk"
         return f"finished jobs are kept {days}, at most {size}"
 
-    def limits(
-        self, now: datetime, kept_bytes: int, free_bytes: int
-    ) -> tuple[datetime | None, float]:
-        """The time before which things expire (None: nothing does), and the largest size of all
-        finished jobs and unused snapshots. `kept_bytes`: their size now."""
-        size = (
-            self.gb * GB if self.gb is not None else DISK_SHARE * (kept_bytes + max(free_bytes, 0))
-        )
-        return now - timedelta(days=min(self.days, _DAYS_MAX)) if self.days else None, size
+    def limits(self, now: datetime, kept_bytes: int, free_bytes: int) -> Limits:
+        """`kept_bytes`: the size of all finished jobs and unused snapshots now."""
+        oldest = None
+        if self.days:
+            oldest = now - timedelta(days=min(self.days, _DAYS_MAX))
+        if self.gb is not None:
+            return Limits(oldest, self.gb * GB)
+        room = kept_bytes + max(free_bytes, 0)
+        return Limits(oldest, DISK_SHARE * room)
+
+
+def size_of(things: Iterable[Expiring]) -> int:
+    """The size of all of them."""
+    return sum(thing.size for thing in things)
 
 
 def to_remove(
-    things: Sequence[tuple[T, datetime, int]],
+    things: Sequence[T],
     oldest: datetime | None,
     excess: float,
     fresh_from: datetime | None = None,
 ) -> list[T]:
-    """The keys of things (key, time, bytes) from before `oldest`, then of the oldest until `excess`
-    bytes are gone, but of none from `fresh_from` on. `things`: oldest first."""
+    """The things from before `oldest`, then the oldest until `excess` bytes are gone, but none from
+    `fresh_from` on. `things`: oldest first."""
     gone = []
-    for key, at, size in things:
-        too_old = oldest and at < oldest
-        if not too_old and (excess <= 0 or (fresh_from and at >= fresh_from)):
+    for thing in things:
+        too_old = oldest and thing.at < oldest
+        too_many = excess > 0
+        fresh = fresh_from and thing.at >= fresh_from
+        if not too_old and (fresh or not too_many):
             break
-        gone.append(key)
-        excess -= size
+        gone.append(thing)
+        excess -= thing.size
     return gone

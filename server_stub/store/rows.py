@@ -392,11 +392,23 @@ def forget_removals(connection: sa.Connection, job_ids: Sequence[str]) -> None:
     connection.execute(sa.delete(removals).where(removals.c.job_id.in_(job_ids)))
 
 
-def finished(connection: sa.Connection) -> list[tuple[int, datetime, int]]:
-    """`seq`, end and size in bytes of the final jobs, oldest end first."""
+class FinishedJob(NamedTuple):
+    """A final job, for retention."""
+
+    seq: int
+    at: datetime
+    """Time of its end."""
+    size: int
+    """Bytes of its folder; 0: not measured yet."""
+
+
+def finished(connection: sa.Connection) -> list[FinishedJob]:
+    """The final jobs, oldest end first."""
     columns = (jobs.c.seq, jobs.c.finished_at, sa.func.coalesce(jobs.c.size_bytes, 0))
     query = sa.select(*columns).where(jobs.c.state.in_(_FINISHED)).order_by(jobs.c.finished_at)
-    return [(seq, at, size) for seq, at, size in connection.execute(query) if at is not None]
+    return [
+        FinishedJob(seq, at, size) for seq, at, size in connection.execute(query) if at is not None
+    ]
 
 
 def segments_in_use(connection: sa.Connection) -> set[int]:

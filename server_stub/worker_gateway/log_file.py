@@ -66,12 +66,12 @@ class LogFile(Segments):
         """Store the records that are new by their seq, and skip all other lines. Returns (new,
         missing). After a hole the offsets are made up."""
         new = missing = 0
-        for first, last, run in _runs(records, self.next_seq):
-            if first > self.next_seq:
-                missing += first - self.next_seq
+        for run in _runs(records, self.next_seq):
+            if run.first_seq > self.next_seq:
+                missing += run.first_seq - self.next_seq
                 self._begin_segment(self.offset + 1 if self._sizes else self.offset)
-            self._append(run)
-            new += last - first + 1
+            self._append(run.records)
+            new += run.last_seq - run.first_seq + 1
         return new, missing
 
     def lengths(self) -> LogLengths:
@@ -137,8 +137,16 @@ def _ends(records: bytes) -> tuple[Record, Record]:
         ) from error
 
 
-def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
-    """(first seq, last seq, records) of each run without a hole, from the record `wanted` on."""
+class _Run(NamedTuple):
+    """Records without a hole between them."""
+
+    first_seq: int
+    last_seq: int
+    records: bytes
+
+
+def _runs(text: bytes, wanted: int) -> Iterator[_Run]:
+    """The runs from the record `wanted` on."""
     new: list[tuple[int, bytes]] = []
     for line in text.split(b"\n")[:-1]:
         with contextlib.suppress(ValueError):  # other output of the pod
@@ -146,9 +154,12 @@ def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
             if seq >= wanted:
                 new.append((seq, line + b"\n"))
                 wanted = seq + 1
+    # within a run seq and index grow alike
     for _, numbered in groupby(enumerate(new), lambda each: each[1][0] - each[0]):
         run = [each for _, each in numbered]
-        yield run[0][0], run[-1][0], b"".join(line for _, line in run)
+        first_seq, _ = run[0]
+        last_seq, _ = run[-1]
+        yield _Run(first_seq, last_seq, b"".join(line for _, line in run))
 
 
 # --- the clock

@@ -140,29 +140,29 @@ def test_many_uploads_at_once_leave_free_what_must_stay_free(
 
 def test_retention_sees_what_is_there_and_what_was_asked_for_lately(store: Snapshots) -> None:
     put(store)
-    ((digest, before, size),) = store.stored()
-    assert (digest, size) == (SHA, len(DATA))
+    (before,) = store.stored()
+    assert (before.digest, before.size) == (SHA, len(DATA))
     os.utime(store.path(SHA), (0, 0))
     store.find(SHA, "ann")
-    ((_, after, _),) = store.stored()
-    assert after >= before
+    (after,) = store.stored()
+    assert after.at >= before.at
 
 
 def test_what_was_asked_for_since_it_was_listed_stays(store: Snapshots) -> None:
     put(store)
     os.utime(store.path(SHA), (0, 0))
-    ((_, last_use, _),) = store.stored()
+    (stored,) = store.stored()
     found = store.find(SHA, "ann")
-    store.remove(SHA, last_use)
+    store.remove(SHA, stored.at)
     assert found
     assert found.exists(), "the submit that follows needs it"
 
 
 def test_what_was_removed_is_gone_for_all(store: Snapshots) -> None:
     put(store)
-    ((_, last_use, _),) = store.stored()
-    store.remove(SHA, last_use)
-    store.remove(SHA, last_use)
+    (stored,) = store.stored()
+    store.remove(SHA, stored.at)
+    store.remove(SHA, stored.at)
     assert store.find(SHA, "ann") is None
     assert put(store, "ben")
     assert store.find(SHA, "ann") is None

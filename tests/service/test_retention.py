@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from datetime import datetime, timedelta, timezone
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
@@ -13,69 +13,76 @@ from client_lib.errors import NotFound
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
 from server_stub.service import Service
-from server_stub.service.retention import UPLOAD_GRACE, Retention, to_remove
+from server_stub.service.retention import UPLOAD_GRACE, Retention, size_of, to_remove
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
 
-T = TypeVar("T")
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 GB = 10**9
 
 
-def thing(key: T, days_ago: float, gb: float) -> tuple[T, datetime, int]:
-    return key, NOW - timedelta(days=days_ago), int(gb * GB)
+class Thing(NamedTuple):
+    name: str
+    at: datetime
+    size: int
+
+
+def thing(name: str, days_ago: float, gb: float) -> Thing:
+    return Thing(name, NOW - timedelta(days=days_ago), int(gb * GB))
 
 
 def removed(
-    finished: list[tuple[int, datetime, int]],
+    finished: list[Thing],
     retention: Retention,
     other: int = 0,
     kept: int = 0,
     free: int = 0,
-) -> list[int]:
-    oldest, most = retention.limits(NOW, kept, free)
-    return to_remove(finished, oldest, sum(size for *_, size in finished) + other - most)
+) -> list[str]:
+    limits = retention.limits(NOW, kept, free)
+    excess = size_of(finished) + other - limits.most_bytes
+    return [each.name for each in to_remove(finished, limits.oldest, excess)]
 
 
 def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
-    finished = [thing(1, 31, 1), thing(2, 20, 8), thing(3, 10, 8), thing(4, 1, 8)]
-    assert removed(finished, Retention(30, 20)) == [1, 2]
-    assert removed(finished, Retention(30, 1000)) == [1]
+    finished = [thing("a", 31, 1), thing("b", 20, 8), thing("c", 10, 8), thing("d", 1, 8)]
+    assert removed(finished, Retention(30, 20)) == ["a", "b"]
+    assert removed(finished, Retention(30, 1000)) == ["a"]
     for for_ever in (None, 1e6, float("inf")):
         assert removed(finished, Retention(for_ever, 100)) == []
-    assert removed(finished, Retention(None, 20), 10 * GB) == [1, 2, 3]
+    assert removed(finished, Retention(None, 20), 10 * GB) == ["a", "b", "c"]
     assert removed([], Retention(30, 20), 100 * GB) == []
 
 
 def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
     """The rest of a disk of 30 GB is used by others."""
-    finished, retention = [thing(1, 3, 8), thing(2, 2, 8), thing(3, 1, 8)], Retention(30, None)
-    assert retention.limits(NOW, 24 * GB, 0)[1] == pytest.approx(19.2 * GB)
-    assert removed(finished, retention, kept=24 * GB, free=0) == [1]
+    finished = [thing("a", 3, 8), thing("b", 2, 8), thing("c", 1, 8)]
+    retention = Retention(30, None)
+    assert retention.limits(NOW, 24 * GB, 0).most_bytes == pytest.approx(19.2 * GB)
+    assert removed(finished, retention, kept=24 * GB, free=0) == ["a"]
     assert removed(finished, retention, kept=24 * GB, free=6 * GB) == []
     # more is claimed than is free
-    assert removed(finished, retention, kept=24 * GB, free=-GB) == [1]
+    assert removed(finished, retention, kept=24 * GB, free=-GB) == ["a"]
 
 
 @given(st.lists(st.integers(0, 10**12)), st.integers(0, 10**12), st.integers(-(10**9), 10**13))
 def test_what_stays_is_never_more_than_its_share_of_the_room(
     sizes: list[int], other: int, free: int
 ) -> None:
-    finished, retention = (
-        [(seq, NOW, size) for seq, size in enumerate(sizes)],
-        Retention(None, None),
-    )
+    finished = [Thing("", NOW, size) for size in sizes]
+    retention = Retention(None, None)
     kept = sum(sizes) + other
     stays = sizes[len(removed(finished, retention, other, kept, free)) :]
-    assert not stays or sum(stays) + other <= retention.limits(NOW, kept, free)[1]
+    assert not stays or sum(stays) + other <= retention.limits(NOW, kept, free).most_bytes
 
 
 def test_idle_snapshots_go_and_fresh_ones_stay() -> None:
     found = [thing("old", 40, 1), thing("mid", 2, 30), thing("fresh", 0.01, 30)]
 
     def gone(days: float | None, gb: float) -> list[str]:
-        oldest, most = Retention(days, gb).limits(NOW, 0, 0)
-        return to_remove(found, oldest, 61 * GB - most, fresh_from=NOW - UPLOAD_GRACE)
+        limits = Retention(days, gb).limits(NOW, 0, 0)
+        excess = 61 * GB - limits.most_bytes
+        removed = to_remove(found, limits.oldest, excess, fresh_from=NOW - UPLOAD_GRACE)
+        return [each.name for each in removed]
 
     assert gone(30, 20) == ["old", "mid"]
     assert gone(30, 1000) == ["old"]

@@ -295,15 +295,17 @@ def check_volumes(volumes: Sequence[str], account: Account | None = None) -> lis
     machine. Raises InvalidRequest: not of the form `name:path[:ro]`, or no such folder."""
     notices = []
     parsed = [fields.parse_volume(volume) for volume in volumes]
-    found = _can_read(account, [f"{path}/." for _, path, _ in parsed])
-    for (name, path, read_only), is_there in zip(parsed, found, strict=True):
+    found = _can_read(account, [f"{volume.path}/." for volume in parsed])
+    for volume, is_there in zip(parsed, found, strict=True):
         if not is_there:
             raise InvalidRequest(
-                f"volume {name!r}: this machine has no folder {path}; locally nothing is mounted",
-                hint=f"create {path}, or leave the volume out",
+                f"volume {volume.name!r}: this machine has no folder {volume.path}; locally "
+                "nothing is mounted",
+                hint=f"create {volume.path}, or leave the volume out",
             )
-        if read_only:
+        if volume.read_only:
             notices.append(
-                f"volume {name!r}: {path} is this machine's own folder; `ro` is not enforced"
+                f"volume {volume.name!r}: {volume.path} is this machine's own folder; `ro` is not "
+                "enforced"
             )
     return notices

@@ -203,16 +203,17 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
             )
 
     for words in spec.volumes:
-        name, path, read_only = fields.parse_volume(words)
-        volume = catalogue.volume(name)
+        wanted = fields.parse_volume(words)
+        volume = catalogue.volume(wanted.name)
         if not volume.is_for(owner):
             raise InvalidRequest(
-                f"volume {name!r} can't be mounted by jobs of {owner}: it is for "
+                f"volume {wanted.name!r} can't be mounted by jobs of {owner}: it is for "
                 f"{', '.join(volume.users or ())}",
                 hint="leave it out, or ask the operator of this server, whose catalogue lists the "
                 "users of each volume",
             )
-        add(volume, path.rstrip("/"), read_only=read_only or volume.read_only)
+        read_only = wanted.read_only or volume.read_only
+        add(volume, wanted.path.rstrip("/"), read_only=read_only)
     for volume in catalogue.volumes:
         if volume.always is not None and volume.is_for(owner):
             add(volume, volume.always, read_only=volume.read_only)
