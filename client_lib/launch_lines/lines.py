@@ -167,7 +167,7 @@ class SplitLine:
     given: dict[str, str]
     """Option -> its value, '' of a flag; of a repeated option the last one."""
     misspelt: dict[str, str]
-    """What the line says in place of an option -> the option."""
+    """A wrong name on the line -> the option that it means."""
     rest: list[str]
     """The words of what the launcher starts."""
 

@@ -160,6 +160,7 @@ class JobInfo(Lenient):
     """None: the job was submitted alone."""
     dependencies: list[Dependency] = []
     """The jobs and groups of `spec.after`, in its order."""
+    # the last field: server_stub.service.job_json replaces the end of the JSON
     progress: JobProgress | None = None
     """None: the job does not run, shows none, or belongs to another user."""
 
@@ -176,16 +177,6 @@ class JobInfo(Lenient):
         """
         known = [worker.warm for worker in self.workers]
         return None if not known or None in known else all(known)
-
-
-_NO_PROGRESS = b'"progress":null}'  # the last field of a JobInfo, as it is stored
-
-
-def with_progress(job: bytes, progress: JobProgress) -> bytes:
-    """A JobInfo in JSON with its progress; the JSON is not parsed for this."""
-    if not job.endswith(_NO_PROGRESS):
-        return job
-    return b'%b"progress":%b}' % (job[: -len(_NO_PROGRESS)], progress.model_dump_json().encode())
 
 
 class GroupInfo(Seldom):

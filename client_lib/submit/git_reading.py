@@ -102,7 +102,7 @@ def _is_root(folder: Path) -> bool:
 
 
 class _Head(NamedTuple):
-    """What is checked out; "": not known."""
+    """The checked-out version; "": not known."""
 
     commit: str = ""
     branch: str = ""

@@ -4,17 +4,11 @@ import asyncio
 import difflib
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
-from client_lib.spec.wire import (
-    EventList,
-    GroupInfo,
-    JobInfo,
-    JobProgress,
-    StateChanges,
-    with_progress,
-)
+from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges
 from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs.records import LoggedJob
@@ -22,13 +16,15 @@ from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.job_files import JobFiles
+from server_stub.service.job_json import with_progress
 from server_stub.service.stored import found
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
 from server_stub.users import User
 
 _NAMES_COMPARED = 1000
-ALL_OWNERS = "*"  # as the owner in the filters of a list: the jobs of all users
+ALL_OWNERS = "*"
+"""An owner in the filters of a list that stands for all users."""
 
 
 def check_owner(user: User, job: JobInfo, act: str) -> None:
@@ -57,6 +53,15 @@ def check_running(job: JobInfo, why: str) -> None:
         )
 
 
+class Page(NamedTuple):
+    """A page of the list, newest first."""
+
+    jobs: list[JobRow]
+    groups: list[GroupInfo]
+    next_cursor: int | None
+    """None: this is the last page."""
+
+
 class JobLookup:
     """The lookup of one service."""
 
@@ -68,25 +73,28 @@ class JobLookup:
 
     async def find(self, user: User, name: str, owner: str | None) -> StoredJob:
         """The job. Raises NotFound: there is none, or this user may not see it."""
+        job = None
         if owner is None or owner == user.name or self._sees_all(user):
             job = await self._find_by_name(owner or user.name, name)
-            if job is None and owner is None and self._sees_all(user):
-                owners = await self._store.read(rows.find_anywhere, name)
-                if len(owners) > 1:
-                    raise InvalidRequest(
-                        f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}"
-                    )
-                job = await self._find_by_name(owners[0], name) if owners else None
-            if job is not None:
-                return job
+        if job is None and owner is None and self._sees_all(user):
+            job = await self._find_of_anybody(name)
+        if job is not None:
+            return job
         known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
         near = difflib.get_close_matches(name, known)
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else "`client-lib list` shows the jobs you have"
-        )
+        hint = "`client-lib list` shows the jobs you have"
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
         raise NotFound(f"no job named {name}", hint=hint)
+
+    async def _find_of_anybody(self, name: str) -> StoredJob | None:
+        """Raises InvalidRequest: several users have a job of this name."""
+        owners = await self._store.read(rows.find_anywhere, name)
+        if len(owners) > 1:
+            raise InvalidRequest(
+                f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}"
+            )
+        return await self._find_by_name(owners[0], name) if owners else None
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
@@ -133,11 +141,8 @@ class JobLookup:
                 return
             await asyncio.wait({self._jobs.next_change(job.row.id)}, timeout=left)
 
-    async def page(
-        self, user: User, wanted: JobFilters, limit: int, cursor: str | None
-    ) -> tuple[list[JobRow], list[GroupInfo], int | None]:
-        """The jobs and groups on a page of the list, and the cursor of the next page, None if this
-        is the last one; of the jobs of the user if the filters have no owners.
+    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> Page:
+        """The jobs and groups that match; the user's own if the filters have no owners.
 
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see
         the jobs of an owner.
@@ -154,23 +159,25 @@ class JobLookup:
             wanted = replace(wanted, owners=None)
         if wanted.group:
             owner = next(iter(wanted.owners or ()), None)
-            wanted = replace(wanted, group=(await self.group(user, wanted.group, owner)).id)
+            group = await self.group(user, wanted.group, owner)
+            wanted = replace(wanted, group=group.id)
         jobs = await self._store.read(rows.page, wanted, limit + 1, before)
         groups = await self._store.read(group_rows.page, wanted, limit + 1, before)
         seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
         last = seqs[limit - 1] if len(seqs) > limit else None
         least = last or 0
-        return (
-            [row for row in jobs if row.seq >= least],
-            [info for seq, info in groups.items() if seq >= least],
-            last,
+        return Page(
+            jobs=[row for row in jobs if row.seq >= least],
+            groups=[info for seq, info in groups.items() if seq >= least],
+            next_cursor=last,
         )
 
     async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
         """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""
-        may_see = owner is None or owner == user.name or self._sees_all(user)
-        if may_see and (group := await self._store.read(group_rows.find, owner or user.name, name)):
-            return group
+        if owner is None or owner == user.name or self._sees_all(user):
+            group = await self._store.read(group_rows.find, owner or user.name, name)
+            if group is not None:
+                return group
         raise NotFound(
             f"no group named {name}", hint="`client-lib list` shows the jobs and groups you have"
         )
@@ -195,7 +202,7 @@ class JobLookup:
         active = self._jobs.by_id.get(stored.id)
         if active is None:
             return found(stored).text
-        return with_progress(active.text, progress) if progress else active.text
+        return with_progress(active.text, progress)
 
     async def counts(self) -> dict[State, int]:
         """The number of jobs of all users in each state."""
@@ -236,9 +243,8 @@ class JobLookup:
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         job_dir = self._files.job_dir(info.id)
-        if (
-            result := await asyncio.to_thread(newest_result, job_dir, info.attempt, rank)
-        ) is not None:
+        result = await asyncio.to_thread(newest_result, job_dir, info.attempt, rank)
+        if result is not None:
             return result
         await asyncio.to_thread(refuse_unknown, [rank], [log_dir(job_dir, info.attempt, 0)])
         if info.state.final:
@@ -249,15 +255,17 @@ class JobLookup:
         self, user: User, name: str, path: str, sha256: str | None, owner: str | None = None
     ) -> tuple[OpenFile, str]:
         """An output of a job, and its digest; with `sha256` only these bytes. Raises NotFound."""
-        job_dir = self._files.job_dir((await self.find(user, name, owner)).row.id)
-        if (output := await asyncio.to_thread(outputs.find, job_dir, path, sha256)) is not None:
+        job = await self.find(user, name, owner)
+        job_dir = self._files.job_dir(job.row.id)
+        output = await asyncio.to_thread(outputs.find, job_dir, path, sha256)
+        if output is not None:
             return output
-        raise NotFound(
-            f"job {name} keeps no output {path}" + (" with these bytes any more" if sha256 else "")
-        )
+        which = " with these bytes any more" if sha256 else ""
+        raise NotFound(f"job {name} keeps no output {path}{which}")
 
     async def by_id(self, job_id: str) -> StoredJob | None:
-        if (active := self._jobs.by_id.get(job_id)) is not None:
+        active = self._jobs.by_id.get(job_id)
+        if active is not None:
             return active
         stored = await self._store.read(rows.find_by_id, job_id)
         return found(stored) if stored else None

@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Expiring)
 
 
 class Limits(NamedTuple):
-    """What may be kept, at one moment."""
+    """The bounds at one moment."""
 
     oldest: datetime | None
     """Things from before this time expire; None: none does for its age."""

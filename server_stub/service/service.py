@@ -15,13 +15,7 @@ from client_lib.spec.command_line import name_for
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import (
-    DoctorReport,
-    GroupInfo,
-    Manifest,
-    OutputList,
-    with_progress,
-)
+from client_lib.spec.wire import DoctorReport, GroupInfo, Manifest, OutputList
 from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
@@ -30,6 +24,7 @@ from server_stub.runtimes import Runtime
 from server_stub.runtimes.checks import checked
 from server_stub.runtimes.plan import working_dir
 from server_stub.runtimes.tasks import Clock, Tasks
+from server_stub.service import job_json
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.admission import Admission
 from server_stub.service.cleanup import Cleanup
@@ -173,17 +168,15 @@ class Service:
         found = await self.lookup.find(user, name, owner)
         text = found.text
         progress = await self.metrics.details(user, found.public)
-        return with_progress(text, progress) if progress else text
+        return job_json.with_progress(text, progress)
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
         """A JobPage as JSON, newest first, with progress. Raises as `JobLookup.page`."""
-        stored, infos, last = await self.lookup.page(user, wanted, limit, cursor)
-        active = [job.public for row in stored if (job := self._jobs.by_id.get(row.id))]
+        found = await self.lookup.page(user, wanted, limit, cursor)
+        active = [job.public for row in found.jobs if (job := self._jobs.by_id.get(row.id))]
         progress = await self.metrics.progress(user, active)
-        jobs = b",".join(self.lookup.newest_text(row, progress.get(row.id)) for row in stored)
-        groups = b",".join(info.model_dump_json().encode() for info in infos)
-        next_cursor = b'"%d"' % last if last else b"null"
-        return b'{"jobs":[%b],"groups":[%b],"next_cursor":%b}' % (jobs, groups, next_cursor)
+        jobs = [self.lookup.newest_text(row, progress.get(row.id)) for row in found.jobs]
+        return job_json.page(jobs, found.groups, found.next_cursor)
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
