@@ -29,6 +29,7 @@ from server_stub.http.limits import Bodies
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import FileTokens
 from server_stub.logs.hub import LogHub
+from server_stub.runtimes.tasks import Clock
 from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
 from server_stub.settings import Settings
@@ -121,6 +122,9 @@ class Running:
     def new_runtime(self) -> FakeRuntime:
         return FakeRuntime()
 
+    def new_clock(self) -> Clock:
+        return Clock()
+
     def as_user(self, name: str) -> Api:
         return Api(self.url, self.tokens[name])
 
@@ -159,7 +163,7 @@ class Running:
         room = Room(settings.data_dir, settings.min_free_bytes)
         snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
         snapshots.open()
-        service = Service(settings, self.runtime, room=room)
+        service = Service(settings, self.runtime, self.new_clock(), room)
         await service.start()
         registry = WorkerRegistry(
             settings.data_dir / "worker.key",

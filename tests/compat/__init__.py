@@ -1,0 +1,1 @@
+"""What released clients and servers say to each other: recorded once, replayed ever after."""
