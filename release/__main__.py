@@ -16,8 +16,8 @@ from release.checkout import Refused
 from release.versions import VersionError
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDER = "tests/compat/record.py"
-"""The module that stores the requests and answers of this client and server, once there is one."""
+RECORDER = "tests.compat.record"
+"""The module that stores the requests and answers of this client and server."""
 
 
 class Release(NamedTuple):
@@ -93,11 +93,7 @@ def record_requests(release: Release) -> None:
     """Store the requests of this client and the answers of this server among the golden files of
     `tests/compat`, which later versions replay.
     """
-    if not (release.root / RECORDER).exists():
-        print(f"{RECORDER} is missing: nothing is recorded")
-        return
-    module = RECORDER.removesuffix(".py").replace("/", ".")
-    run(release.root, sys.executable, "-m", module, release.version)
+    run(release.root, sys.executable, "-m", RECORDER, release.version)
 
 
 def join_changelog(release: Release) -> None:
