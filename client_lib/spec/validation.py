@@ -8,7 +8,9 @@ none, so stored requests are read without them: `model_validate_json(text, conte
 # text, 3 % of a submit
 
 import ast
+import copy
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidationError,
     ValidationInfo,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -147,6 +150,29 @@ Scalar = Annotated[str | int | float | bool | None, Bound(_check_scalar)]
 
 # --- models
 
+_Place = tuple[int | str, ...]
+"""The place of a field in a text, as pydantic tells it: names, indexes, and tags of unions."""
+
+
+def unknown_fields(error: ValidationError) -> list[_Place]:
+    """The places of the unknown fields, if nothing else is wrong."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    if any(problem["type"] != "extra_forbidden" for problem in problems):
+        return []
+    return [problem["loc"] for problem in problems]
+
+
+def _without(data: Any, fields: list[_Place]) -> Any:
+    """Remove these fields from the objects of a JSON text."""
+    for *above, name in fields:
+        place: Any = data
+        for step in above:
+            if isinstance(place, dict) and step not in place:
+                continue  # the tag of a union, which is no field
+            place = place[step]
+        del place[name]
+    return data
+
 
 class Described(BaseModel):
     """Base of models whose JSON Schema has these descriptions."""
@@ -176,19 +202,32 @@ def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
 
 
 class Lenient(Described):
-    """Base of answers: frozen, an unknown field is ignored, and the
-    bounds of requests do not hold.
+    """Base of answers: frozen, an unknown field is ignored, also in a part that is a model of
+    requests, and the bounds of requests do not hold.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     @classmethod
     def model_validate(cls: type[A], obj: Any, **options: Any) -> A:
-        return super().model_validate(obj, **{"context": STORED, **options})
+        options = {"context": STORED, **options}
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            if not (unknown := unknown_fields(error)):
+                raise
+            return super().model_validate(_without(copy.deepcopy(obj), unknown), **options)
 
     @classmethod
     def model_validate_json(cls: type[A], json_data: str | bytes | bytearray, **options: Any) -> A:
-        return super().model_validate_json(json_data, **{"context": STORED, **options})
+        options = {"context": STORED, **options}
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError as error:
+            if not (unknown := unknown_fields(error)):
+                raise
+            known = json.dumps(_without(json.loads(json_data), unknown))
+            return super().model_validate_json(known, **options)
 
 
 class Seldom(Lenient):

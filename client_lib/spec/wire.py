@@ -8,7 +8,7 @@ and unknown states and reasons are kept as they were sent. Times are aware UTC.
 # text, 3 % of a submit
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -29,18 +29,6 @@ def _text_as_sent(value: Any, check: Callable[[Any], Any]) -> Any:
         if isinstance(value, str):
             return value
         raise
-
-
-def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
-    try:
-        return check(value)
-    except ValidationError:
-        if not isinstance(value, Mapping) or value.keys() <= JobSpec.model_fields.keys():
-            raise
-        return check({name: value[name] for name in value if name in JobSpec.model_fields})
-
-
-SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields)]
 
 
 def brief(kind: str, name: str, facts: str) -> str:
@@ -141,7 +129,7 @@ class JobInfo(Lenient):
     """The retry that the newest attempt is, as in "1 of 3 retries", or the reason why a
     failed job was not retried.
     """
-    spec: SentSpec
+    spec: JobSpec
     code: Code
     function: FunctionCode | None = None
     """None: the job runs a script or a command, and has no results."""

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from client_lib.errors import InvalidRequest, NotFound
+from client_lib import __version__
+from client_lib.errors import InvalidRequest, NotFound, NotSupported
 from client_lib.spec import paths, wire
 from client_lib.spec.request import GroupRequest, SubmitRequest
 from client_lib.spec.states import State
-from client_lib.spec.validation import STORED
+from client_lib.spec.validation import STORED, unknown_fields
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, resolve
 from client_lib.transport.failures import READ_S, bad_content
@@ -340,6 +341,12 @@ class Api:
         try:
             return model.model_validate_json(body, context=STORED)
         except ValidationError as error:
+            if unknown := unknown_fields(error):  # of a request that is read to be sent again
+                raise NotSupported(
+                    f"the job was submitted with {unknown[0][-1]!r}, a field that this client "
+                    f"({__version__}) does not know",
+                    hint="`pip install --upgrade client-lib` renews the client",
+                ) from None
             raise bad_content(self.endpoint, model.__name__, body) from error
 
 

@@ -9,9 +9,11 @@ HTTP calls six of these parts directly; here is what needs several of them.
 import asyncio
 import logging
 from contextlib import suppress
+from typing import Any
 
 from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
 from client_lib.spec.command_line import name_for
+from client_lib.spec.job import defaults
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
@@ -50,6 +52,16 @@ _OF_THE_SERVER = dict.fromkeys(
     ("checkpoints_name", "dependencies", "namespace", "provenance"), True
 )
 """Fields of a stored request that a new one must not have."""
+
+
+def _at_default(request: SubmitRequest) -> dict[str, bool]:
+    """The fields that have their default, as pydantic takes a choice of fields."""
+    fields = SubmitRequest.model_fields.items()
+    return {
+        name: True
+        for name, field in fields
+        if getattr(request, name) == field.get_default(call_default_factory=True)
+    }
 
 
 class Service:
@@ -185,13 +197,19 @@ class Service:
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job
-        again. Values of variables like tokens are masked unless the user is the owner."""
+        again. Values of variables like tokens are masked unless the user is the owner.
+
+        A field with its default is left out: a client refuses to run a job again without a field
+        that it does not know, and knows the fields of its own version alone.
+        """
         row = (await self.lookup.find(user, name, owner)).row
         request = await asyncio.to_thread(self._files.request_of, row)
         shown = replaced(request, submitter=Submitter(), secret_values={})
         if row.owner != user.name:
             shown = replaced(shown, spec=shown.spec.masked())
-        return shown.model_dump_json(exclude=_OF_THE_SERVER).encode()
+        spec = {name for name, value in defaults().items() if getattr(shown.spec, name) == value}
+        left_out: dict[str, Any] = {**_at_default(shown), **_OF_THE_SERVER, "spec": spec}
+        return shown.model_dump_json(exclude=left_out).encode()
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> bytes:
         """Stop the job, running or queued; a final job does not change. The order survives a

@@ -185,7 +185,7 @@ def test_a_resubmit_changes_no_variable_that_was_not_edited(server: Running, vis
             "spec"
         ]
         assert found["args"] == ["--lr", "1"]
-        return found["env_variables"]
+        return found.get("env_variables", {})
 
     assert given(text) == variables
     assert given(text + "NEW= a=b \n\n") == {**variables, "NEW": " a=b "}

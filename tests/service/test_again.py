@@ -61,6 +61,23 @@ def test_the_request_names_what_a_client_needs_to_submit_it_again(bench: Bench) 
     asyncio.run(main())
 
 
+def test_the_request_has_no_field_that_has_its_default(bench: Bench) -> None:
+    """A client of the version before may not know it, and then can't run the job again."""
+
+    async def main() -> None:
+        async with bench.server():
+            request = bench.request(name="first", n_workers=1, args=[], max_retry=2)
+            await bench.service.submits.submit(ANN, request, None)
+            sent = json.loads(await bench.service.request(ANN, "first"))
+            assert sent.keys() == {"spec", "code"}
+            assert sent["spec"].keys() == {"script", "name", "max_retry"}
+            read = SubmitRequest.model_validate(sent)
+            assert read.spec == request.spec
+            assert sent["code"]["mode"] == "in_place"
+
+    asyncio.run(main())
+
+
 def test_a_command_in_a_folder_needs_a_proof_unless_the_caller_knows(bench: Bench) -> None:
     spec = bench.request(script="ls", type="binary").spec
     request = SubmitRequest(

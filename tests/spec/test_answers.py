@@ -9,7 +9,7 @@ from client_lib.reports.explanation import as_text, explain, explained
 from client_lib.spec.mlspace import shown_status
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.states import Reason, State, as_sent
-from client_lib.spec.wire import Event, JobInfo, WorkerInfo
+from client_lib.spec.wire import Event, JobInfo, JobPage, JobProvenance, WorkerInfo
 
 INFO: dict[str, Any] = {
     "name": "train-x7k2m",
@@ -75,6 +75,40 @@ def test_a_field_of_a_newer_spec_is_left_out_of_answers_and_refused_in_requests(
     assert info(spec=newer).spec.script == "train.py"
     with pytest.raises(ValueError, match="field_of_tomorrow"):
         SubmitRequest.model_validate({"spec": newer, "code": INFO["code"]})
+
+
+SUBMITTED = INFO | {
+    "code": {"mode": "snapshot", "sha256": "0" * 64, "root": "/code"},
+    "function": {
+        "sha256": "0" * 64,
+        "name": "train",
+        "python": "3.12",
+        "cloudpickle": "3.1",
+    },
+}
+
+
+@pytest.mark.parametrize("part", ["spec", "code", "function"])
+def test_a_field_of_tomorrow_is_ignored_in_each_part_of_an_answer(part: str) -> None:
+    newer = SUBMITTED | {part: SUBMITTED[part] | {"field_of_tomorrow": {"a": 1}}}
+    today = JobInfo.model_validate(SUBMITTED)
+    assert JobInfo.model_validate(newer) == today
+    assert JobInfo.model_validate_json(json.dumps(newer)) == today
+    page = json.dumps({"jobs": [SUBMITTED, newer]})
+    assert JobPage.model_validate_json(page).jobs == [today, today]
+    assert "field_of_tomorrow" in newer[part], "the caller's object is left alone"
+
+
+def test_a_field_of_tomorrow_is_ignored_in_the_provenance() -> None:
+    newer = json.dumps({"submitted": {"commit": "abc", "field_of_tomorrow": 1}})
+    found = JobProvenance.model_validate_json(newer).submitted
+    assert found
+    assert found.commit == "abc"
+
+
+def test_a_wrong_value_beside_a_field_of_tomorrow_is_still_refused() -> None:
+    with pytest.raises(ValueError, match="script"):
+        info(spec={"script": 1, "field_of_tomorrow": 1})
 
 
 def test_values_that_are_no_text_are_still_refused() -> None:

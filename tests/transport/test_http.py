@@ -114,6 +114,18 @@ def test_half_a_json_in_a_whole_answer(odd_server: Start) -> None:
         api(odd_server(http("200 OK", b'{"version": "1')).url).server_info()
 
 
+@pytest.mark.parametrize("part", ["spec", "code"])
+def test_a_job_with_a_field_of_tomorrow_is_not_run_again_without_it(
+    odd_server: Start, part: str
+) -> None:
+    sent = {"spec": {"script": "train.py"}, "code": {"mode": "in_place"}}
+    sent[part]["field_of_tomorrow"] = "a"
+    server = odd_server(http("200 OK", json.dumps(sent).encode()))
+    with pytest.raises(errors.NotSupported, match="submitted with 'field_of_tomorrow'") as caught:
+        api(server.url).job_request("first")
+    assert "--upgrade" in str(caught.value)
+
+
 def test_a_server_is_told_the_version_and_the_commit_of_the_client(odd_server: Start) -> None:
     server = odd_server(http("200 OK", b"{}"))
     rest(server.url).call("GET", "/api/v1/info")
