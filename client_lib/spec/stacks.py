@@ -108,7 +108,7 @@ class JobStacks(Lenient):
     time: datetime
     ranks: list[RankStacks]
     groups: list[str] = []
-    """A line for each group of ranks with equal stacks; empty from servers of version 0.1.0."""
+    """A line for each group of ranks with equal stacks."""
     problems: list[str] = []
     """A sentence for each worker without an answer."""
 

@@ -110,7 +110,7 @@ function showProgress({ done, left_s: left, metrics }) {
   return true;
 }
 
-/** The text of `client_lib.spec.states.about`. @param {number} seconds */
+/** The text of `client_lib.spec.wording.about`. @param {number} seconds */
 function about(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
