@@ -68,6 +68,23 @@ def test_code_that_unpacks_to_more_than_the_disk_ends_the_worker(
         one.close()
 
 
+def test_a_disk_without_room_for_the_rank_runner_ends_the_worker_with_a_sentence(
+    full_disk: Path,
+) -> None:
+    one = new_worker(full_disk, "print('never')")
+    ballast = fill(full_disk)
+    os.truncate(ballast, ballast.stat().st_size - 16 * 1024)  # for all files but this one
+    try:
+        report = one.start().report()
+        assert report["reason"] == "StorageFull"
+        assert report["message"] == (
+            "the worker could not be prepared: [Errno 28] No space left on device: "
+            f"'{one.directory.path}'"
+        )
+    finally:
+        one.close()
+
+
 def test_a_worker_that_ends_on_a_full_disk_reports_and_loses_no_line(
     full_disk: Path, tmp_path: Path
 ) -> None:
