@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "changelog.d"
 FILE = "CHANGELOG.md"
 README = "README.md"
-KINDS = ("added", "changed", "removed", "fixed")
+KINDS = ("added", "changed", "deprecated", "removed", "fixed")
 """Kinds of changes, in the order of the sections of a release."""
 PREPARED = " (in preparation)"
 """End of the heading of a section that was written by hand before its release."""

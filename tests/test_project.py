@@ -239,6 +239,25 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
                 yield statement.lineno, value.value
 
 
+def test_what_is_deprecated_says_how_long_it_is_kept() -> None:
+    """See "Deprecation" in docs/compatibility.md."""
+    warnings = [
+        (path, ast.unparse(node.args[0]))
+        for folder in ("client_lib", "server_stub")
+        for path in sources(folder)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and "DeprecationWarning" in map(ast.unparse, node.args[1:])
+    ]
+    assert warnings, "there are some"
+    for path, text in warnings:
+        told = "{STAYS}" in text or re.search(
+            r"goes with version \d+\.\d+, not before 20\d\d-", text
+        )
+        assert told, (
+            f"{path}: say '(goes with version 0.5, not before 2027-06-01)', not only {text}"
+        )
+
+
 def test_a_docstring_starts_with_a_verb_or_the_noun_that_it_describes() -> None:
     fragments = [
         f"{path.relative_to(ROOT)}:{line}: {text.split()[0]} ..."

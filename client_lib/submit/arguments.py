@@ -71,6 +71,11 @@ TODAY: dict[str, str] = {
 }
 """Arguments of earlier years -> what replaces each today."""
 
+STAYS = "it stays, for scripts of the ML Space platform"
+"""In place of the date from which something deprecated may be removed: see
+docs/compatibility.md.
+"""
+
 
 def with_earlier_arguments(kind: type[C]) -> type[C]:
     """Complete the signature of a class of jobs by the arguments of earlier years: tools for the
@@ -121,5 +126,5 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str,
         else:
             text = f"{name} is deprecated: write {today}={becomes!r}"
             fields[today] = becomes
-        warnings.warn(text, DeprecationWarning, stacklevel=3)
+        warnings.warn(f"{text} ({STAYS})", DeprecationWarning, stacklevel=3)
     return fields

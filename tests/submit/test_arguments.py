@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client_lib import InvalidRequest, Job, NotSupported
-from client_lib.submit.arguments import TODAY, OldArguments
+from client_lib.submit.arguments import STAYS, TODAY, OldArguments
 
 GIVEN: dict[str, Any] = {
     "n_gpus": 4,
@@ -35,6 +35,7 @@ def test_each_is_one_deprecation_warning_that_names_it(name: str) -> None:
         Job(script="train.py", **{name: GIVEN[name]})
     assert len(caught) == 1
     assert str(caught[0].message).startswith(name)
+    assert str(caught[0].message).endswith(f"({STAYS})"), "how long it is kept"
     assert caught[0].filename == __file__
 
 
