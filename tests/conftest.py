@@ -15,7 +15,7 @@ from client_lib.transport.local_server import find_or_start
 from tests.kit.examples import examples
 from tests.kit.local_server import stop_server
 
-pytest_plugins = ["tests.cluster.fixtures"]
+pytest_plugins = ["tests.cluster.fixtures", "tests.kit.bounds", "tests.kit.rights"]
 
 SECOND_CHANCE = {"process", "cluster", "local_server"}
 """Tests that may be repeated, by marker or fixture: the load of a machine can break a

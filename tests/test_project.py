@@ -281,3 +281,20 @@ def test_no_two_classes_of_a_package_have_one_name(folder: str) -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, times in names.items() if times > 1} <= SAME_IDEA
+
+
+def test_each_patch_of_a_test_has_its_reason_above_it() -> None:
+    """A line of comment above it, or above the patches of which it is one."""
+    patch = re.compile(r"\.setattr\(")
+    bare = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if path.name == "test_project.py" or not patch.search(line):
+                continue
+            first = number
+            while patch.search(lines[first - 1]):
+                first -= 1
+            if not lines[first - 1].lstrip().startswith("# "):
+                bare.append(f"{path.relative_to(ROOT)}:{number + 1}")
+    assert bare == []

@@ -16,6 +16,7 @@ from client_lib.launcher_protocol.record import METRICS_PIPE
 
 @pytest.fixture(autouse=True)
 def new_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a script has one process, which begins with these
     monkeypatch.setattr(tracking, "_pipe", None)
     monkeypatch.setattr(tracking, "config", {})
 
@@ -88,6 +89,7 @@ def test_other_configurations_are_ignored(given: object) -> None:
 
 def test_an_alert_on_a_closed_stderr_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull, "w") as closed:
+        # a script may have closed its own
         monkeypatch.setattr("sys.stderr", closed)
     client_lib.alert("loss", "is NaN")
 

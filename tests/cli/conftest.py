@@ -61,6 +61,7 @@ def run_here(
     def run(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
+            # of the command alone: the test and pytest keep their own
             patch.setattr(os, "environ", {**environment, **variables})
             patch.setattr(sys, "stdin", io.StringIO(stdin))
             capsys.readouterr()

@@ -40,6 +40,7 @@ def url(issuer: Issuer, start_server: Callable[..., Running], environment: dict[
 @pytest.fixture
 def file(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of logins, also of the SDK in this test."""
+    # the SDK reads the variables of its own process
     monkeypatch.setattr(os, "environ", environment)
     return Path(environment["CLIENT_LIB_CONFIG"]).with_name("logins.json")
 
@@ -186,12 +187,8 @@ def test_a_server_without_an_issuer_or_with_a_token_says_so(
     assert "the local server has no login" in cli("login", "--endpoint", "local").stderr
 
 
-def test_an_older_server_has_no_login(
-    server: SmallServer, cli: Run, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
-) -> None:
-    monkeypatch.setattr(
-        server, "answer", lambda *_: (401, {"code": "unauthorized", "message": "wants a token"})
-    )
+def test_an_older_server_has_no_login(server: SmallServer, cli: Run) -> None:
+    server.every_answer = (401, {"code": "unauthorized", "message": "wants a token"})
     assert "this server's version has no login" in cli("login").stderr
 
 

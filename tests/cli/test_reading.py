@@ -450,10 +450,14 @@ def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
         assert b"\x1b[1;31m" not in terminal.read_to_end()
 
 
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_a_terminal_without_colours_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    terminal = Screen()
     printer.report([Part("summary", "job bad FAILED")], terminal)
     assert terminal.getvalue() == "job bad FAILED\n"
 
@@ -463,7 +467,8 @@ def test_a_report_has_the_width_of_its_terminal_if_stdout_is_a_pipe(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(sys, "__stdout__", None)  # no terminal, as a pipe
+    # no terminal, as a pipe; pytest's own stdout may be one
+    monkeypatch.setattr(sys, "__stdout__", None)
     ours, theirs = os.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     with os.fdopen(ours) as screen, os.fdopen(theirs, "w") as stderr:

@@ -43,6 +43,7 @@ def test_ctrl_c_while_the_doctor_waits_after_the_log_tells_how_to_stop_the_job(
     def interrupted(self: Job, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
         raise KeyboardInterrupt
 
+    # a Ctrl-C between the end of the log and that of the job can't be timed
     monkeypatch.setattr(Job, "submit", lambda *_, **__: "")
     monkeypatch.setattr(Job, "logs", lambda *_, **__: None)
     monkeypatch.setattr(Job, "wait", interrupted)
@@ -88,6 +89,7 @@ def test_a_working_directory_that_was_removed_hides_no_python_of_path(
     removed.mkdir()
     monkeypatch.chdir(removed)
     removed.rmdir()
+    # of the process, whose directory was removed
     monkeypatch.setattr(os, "environ", {"PATH": str(Path(python).parent)})
     assert find_python(os.environ) == python
     assert python in server._python()["message"]

@@ -34,6 +34,7 @@ from client_lib import (
 )
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.wire import JobInfo
+from tests.kit.bounds import Bounds
 from tests.kit.odd_server import OddServer, http
 from tests.kit.waiting import until
 
@@ -284,9 +285,9 @@ def test_a_job_is_found_by_name_from_anywhere(name_of_hello: str, client: Client
 
 
 def test_jobs_are_listed_over_pages_newest_first(
-    script: Callable[..., str], client: Client, monkeypatch: pytest.MonkeyPatch
+    script: Callable[..., str], client: Client, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr("client_lib.transport.api.PAGE", 2)
+    bounds("client_lib.transport.api", PAGE=2)
     jobs = [Job(script=script(), labels={"team": "pages", "n": str(n)}) for n in range(5)]
     for job in jobs:
         job.submit()

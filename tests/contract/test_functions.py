@@ -71,6 +71,7 @@ def test_what_a_rank_raises_is_raised_here_as_its_own_class(place: Place) -> Non
 def test_another_version_of_python_is_said_in_a_sentence_and_nothing_is_called(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # not every machine has two Pythons
     monkeypatch.setattr(payload, "here", lambda version: {"python": [3, 7], "cloudpickle": version})
     job = place.job(lambda: print("called"))
     job.submit()

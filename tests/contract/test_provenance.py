@@ -11,15 +11,16 @@ from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec.states import State
 from client_lib.submit import git_reading
 from tests.contract.places import ClusterPlace, Place, ended
+from tests.kit.bounds import Bounds
 from tests.submit.test_provenance import git
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(bounds: Bounds) -> None:
     """On a busy machine git takes longer than a submit waits for it."""
-    monkeypatch.setattr("client_lib.submit.git_reading.PATIENCE_S", 5.0)
+    bounds("client_lib.submit.git_reading", PATIENCE_S=5.0)
 
 
 TRAIN = """
@@ -32,9 +33,10 @@ if part.X > 5:
 
 
 @pytest.fixture
-def project(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(place: Place, tmp_path: Path, bounds: Bounds) -> Path:
     """A repository with a script whose helper is to be changed."""
-    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)  # for any machine
+    # for any machine
+    bounds(git_reading, PATIENCE_S=60.0)
     root = place.folder / tmp_path.name
     root.mkdir()
     (root / "part.py").write_text("X = 1\n")
@@ -59,7 +61,7 @@ def run_recorded(place: Place, project: Path, value: int, **fields: Any) -> Job:
 
 
 def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
-    place: Place, project: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, project: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
 ) -> None:
     monkeypatch.setenv("PIN_SEED", "4711")
     good = run_recorded(
@@ -98,10 +100,11 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
     assert "args: --lr 0.1 -> --lr 0.2" in sentence
     assert "PYTHONHASHSEED" in sentence
     assert good.explanation().changed == ""
-    with monkeypatch.context() as full:  # the snapshots can't be unpacked
+    with monkeypatch.context() as full:
+        # the snapshots can't be unpacked
         full.setattr("tempfile.tempdir", "/nowhere")
         assert "changed since" not in bad.explain()
-    monkeypatch.setattr("client_lib.job._COMPARED_MAX", 1)
+    bounds("client_lib.job", _COMPARED_MAX=1)
     assert "code snapshot: " in bad.changed_since_success()
 
 
@@ -136,9 +139,9 @@ def test_two_jobs_are_compared_and_the_code_of_one_comes_back(
 
 
 def test_of_jobs_in_place_the_patches_are_kept(
-    local_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_place: Place, tmp_path: Path, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)
+    bounds(git_reading, PATIENCE_S=60.0)
     place, root = local_place, tmp_path / "in-place"
     root.mkdir()
     outside = run_recorded(place, root, 1, code="in_place")
@@ -165,9 +168,9 @@ def test_of_jobs_in_place_the_patches_are_kept(
 
 
 def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
-    local_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_place: Place, tmp_path: Path, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)
+    bounds(git_reading, PATIENCE_S=60.0)
     root = tmp_path / "group"
     root.mkdir()
     (root / "train.py").write_text("print(1)\n")
@@ -182,7 +185,7 @@ def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
         (root / "new.py").write_text(text)
         if name == "together":
             # in place of 32 MiB
-            monkeypatch.setattr("client_lib.submit.request.GROUP_BYTES_MAX", 100)
+            bounds("client_lib.submit.request", GROUP_BYTES_MAX=100)
         job = Job(
             script=root / "train.py",
             client=local_place.client,

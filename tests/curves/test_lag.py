@@ -166,6 +166,7 @@ def test_the_slow_rank_is_looked_for_in_few_windows(
         searched.append(len(windows))
         return real(windows, group, ahead)
 
+    # counts the searches, which show in no result
     monkeypatch.setattr(lag, "_times", times)
     slow = lag.slow_rank([entries.of_rank])
     assert slow == expected

@@ -17,6 +17,7 @@ from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import WorkerClock
 from tests.curves.test_lag import line
+from tests.kit.bounds import Bounds
 from tests.kit.small_disk import no_file_grows_over
 from tests.logs.support import LogWriter
 
@@ -58,6 +59,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         offsets.append(offset)
         return real(self, offset, *arguments, **options)
 
+    # counts the reads, which show in no result
     monkeypatch.setattr(LogReader, "block", block)
     return offsets
 
@@ -251,10 +253,9 @@ def test_no_record_that_a_job_writes_itself_ends_the_reading(tmp_path: Path, kin
 
 @pytest.mark.parametrize("limits", [{"_OPEN": 1}, {"_POINTS": 3}])
 def test_logs_that_are_too_many_leave_the_memory_and_keep_their_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int], limits: dict[str, int]
+    tmp_path: Path, bounds: Bounds, reads: list[int], limits: dict[str, int]
 ) -> None:
-    for name, limit in limits.items():
-        monkeypatch.setattr(curve_reader, name, limit)
+    bounds(curve_reader, **limits)
     log, running = writer(tmp_path), logged_job(tmp_path)
     for n in range(5):
         log.write(f"step {n}/9 loss={n}", at=n)
@@ -296,6 +297,7 @@ def test_the_slow_rank_is_looked_for_once_until_ranks_send_more(
         assert found.rank == 1
         return found.steps, len(searches)
 
+    # counts the searches, which show in no result
     monkeypatch.setattr(lag, "steps", steps)
     log, other, reader = writer(tmp_path), writer(tmp_path, worker=1), CurveReader(10**6)
     ended = logged_job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
@@ -337,10 +339,10 @@ def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
 
 
 def test_logs_with_many_entries_leave_the_memory_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int]
+    tmp_path: Path, bounds: Bounds, reads: list[int]
 ) -> None:
     # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
-    monkeypatch.setattr(curve_reader, "_POINTS", 80)
+    bounds(curve_reader, _POINTS=80)
     log, running, until = writer(tmp_path), logged_job(tmp_path), time.monotonic() + 60
     enters(log, 0)
     reader = CurveReader(10**6)

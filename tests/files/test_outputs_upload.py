@@ -13,6 +13,7 @@ from client_lib.launcher_protocol.output_store import Kept, read_index
 from server_stub.files import outputs
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
+from tests.kit.bounds import Bounds
 
 DATA = b"x" * 1000
 
@@ -36,7 +37,7 @@ def test_a_file_that_the_disk_has_no_room_for_leaves_none_of_its_pieces(tmp_path
 
 
 def test_the_store_of_an_upload_stays_open_while_others_open_theirs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
 ) -> None:
     uploads = OutputsUpload(10**6, Room(tmp_path, 0))
     kept = Kept("model.pt", len(DATA), hashlib.sha256(DATA).hexdigest(), 0.0, executable=False)
@@ -55,7 +56,8 @@ def test_the_store_of_an_upload_stays_open_while_others_open_theirs(
         others_have_opened.set()
         assert await upload == len(DATA)
 
-    monkeypatch.setattr(outputs, "_OPEN_MAX", 1)
+    bounds(outputs, _OPEN_MAX=1)
+    # a disk that reads slowly, as long as the test wants
     monkeypatch.setattr(outputs, "sha256_of", slow)
     asyncio.run(run())
     assert list(read_index(str(tmp_path / "1.0")).kept) == ["model.pt"]

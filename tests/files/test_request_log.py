@@ -69,12 +69,13 @@ def test_a_full_disk_leaves_no_half_segment(
 ) -> None:
     def full(
         *_: object,
-    ) -> int:  # a real full disk needs a file system of its own, which needs root
+    ) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     submissions = RequestLog(tmp_path, segment_bytes=10)
     submissions.open()
     with monkeypatch.context() as patch:
+        # a real full disk needs a file system of its own, which needs root
         patch.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space"):
             submissions.append(b"record")
@@ -94,6 +95,7 @@ def test_a_segment_that_could_not_be_synced_takes_no_more_records(
     submissions = RequestLog(tmp_path)
     submissions.open()
     [before] = submissions.append(b"before")
+    # no disk loses a page when it is told to
     monkeypatch.setattr(request_log, "_flush", fail)
     with pytest.raises(OSError, match="Input/output"):
         submissions.append(b"lost")
@@ -122,6 +124,7 @@ def test_a_record_that_was_written_in_part_hides_none_after_it(
     )
     log.append(first)
     with monkeypatch.context() as patch:
+        # no disk fills up between two writes
         patch.setattr(os, "pwrite", fills_up)
         with pytest.raises(OSError, match="No space"):
             log.append(cut)

@@ -14,6 +14,7 @@ import pytest
 from client_lib.errors import NotSupported
 from server_stub.files import snapshot_files
 from server_stub.files.snapshot_files import read_files
+from tests.kit.bounds import Bounds
 
 MANY = 101
 
@@ -74,10 +75,10 @@ def folders(count: int) -> Iterator[bytes]:
     ids=["folders", "files", "others", "name", "link", "headers", "header", "sparse"],
 )
 def test_an_archive_that_would_take_long_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: Iterable[bytes], why: str
+    tmp_path: Path, bounds: Bounds, blocks: Iterable[bytes], why: str
 ) -> None:
-    monkeypatch.setattr(snapshot_files, "FILES_MAX", MANY - 1)  # constants, and large ones
-    monkeypatch.setattr(snapshot_files, "_HEADERS_MAX", 2**20)
+    # constants, and large ones
+    bounds(snapshot_files, FILES_MAX=MANY - 1, _HEADERS_MAX=2**20)
     with pytest.raises(NotSupported, match=why):
         read_files(written(tmp_path, blocks))
 

@@ -81,10 +81,11 @@ def test_a_machine_without_a_free_thread_fails_one_call_and_not_those_after_it(
 ) -> None:
     def no_thread(
         _: threading.Thread,
-    ) -> None:  # root, who runs tests, has no limit that a test could lower
+    ) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as full:
+        # root, who runs tests, has no limit that a test could lower
         full.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(RuntimeError, match="can't start"):
             executor.submit(add, 1, 2)

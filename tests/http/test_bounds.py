@@ -15,16 +15,17 @@ from client_lib.spec import paths
 from client_lib.version import commit
 from server_stub.http.limits import HEAD_MAX
 from tests.http.conftest import DEADLINE_S, Api, Running
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 
 BOUND = 100_000
 
 
 @pytest.fixture
-def small(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
+def small(start_server: Callable[..., Running], bounds: Bounds) -> Running:
     # constants, and large ones
-    monkeypatch.setattr("server_stub.http.limits.MAX_BODY_BYTES", BOUND)
-    monkeypatch.setattr("server_stub.service.admission.MAX_SPEC_BYTES", 10_000)
+    bounds("server_stub.http.limits", MAX_BODY_BYTES=BOUND)
+    bounds("server_stub.service.admission", MAX_SPEC_BYTES=10_000)
     return start_server(max_snapshot_bytes=BOUND)
 
 

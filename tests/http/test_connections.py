@@ -12,6 +12,7 @@ import requests
 
 from client_lib.spec import paths
 from tests.http.conftest import DEADLINE_S, Api, Running
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 
 SOON_S = 0.3
@@ -19,22 +20,21 @@ LARGE = 100_000
 
 
 @pytest.fixture
-def impatient(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    monkeypatch.setattr("server_stub.http.limits.HEAD_S", SOON_S)
-    monkeypatch.setattr("server_stub.http.limits.BODY_S", SOON_S)
+def impatient(start_server: Callable[..., Running], bounds: Bounds) -> Running:
+    bounds("server_stub.http.limits", HEAD_S=SOON_S, BODY_S=SOON_S)
     return start_server()
 
 
 @pytest.fixture
-def narrow(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
+def narrow(start_server: Callable[..., Running], bounds: Bounds) -> Running:
     """Room for two bodies of LARGE bytes."""
-    monkeypatch.setattr("server_stub.http.limits.BODIES_MAX_BYTES", 2 * LARGE)
+    bounds("server_stub.http.limits", BODIES_MAX_BYTES=2 * LARGE)
     return start_server()
 
 
 @pytest.fixture
-def few(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    monkeypatch.setattr("server_stub.http.limits.STRANGERS_MAX", 3)
+def few(start_server: Callable[..., Running], bounds: Bounds) -> Running:
+    bounds("server_stub.http.limits", STRANGERS_MAX=3)
     return start_server()
 
 
@@ -204,13 +204,12 @@ def test_a_body_that_does_not_arrive_is_503(method: str, how: str, impatient: Ru
 
 
 def test_a_slow_body_that_goes_on_arrives(
-    start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    start_server: Callable[..., Running], bounds: Bounds
 ) -> None:
     """Each byte gives it more time: the first ones, which come with the head,
     ten seconds on any machine.
     """
-    monkeypatch.setattr("server_stub.http.limits.BODY_S", SOON_S)
-    monkeypatch.setattr("server_stub.http.limits.BODY_RATE", 1000)
+    bounds("server_stub.http.limits", BODY_S=SOON_S, BODY_RATE=1000)
     server = start_server()
     with connect(server) as connection:
         request = head("POST", paths.JOBS, server.tokens["ann"], "Content-Length: 10003")

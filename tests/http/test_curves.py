@@ -99,6 +99,7 @@ def test_the_loop_does_not_split_the_time_of_a_job(
         threads.append(current_thread().name)
         return real(*arguments)
 
+    # the thread of the work shows in no answer
     monkeypatch.setattr(goodput, "split", split)
     assert ann("GET", paths.job("train", "goodput")).status_code == 200
     (thread,) = threads

@@ -24,6 +24,7 @@ from server_stub.http.users_file import OidcEntry
 from server_stub.runtimes.local import accounts
 from server_stub.settings import Settings
 from tests.http.conftest import Api, Running
+from tests.kit.bounds import Bounds
 from tests.kit.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
 from tests.mlspace.rest.conftest import AUTH, JOBS, Platform, platform
 
@@ -233,15 +234,14 @@ def test_a_token_that_has_expired_makes_no_new_login(issuer: Issuer, server: Run
     )
 
 
-def test_a_token_is_refused_when_its_key_was_withdrawn(
-    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_refused_when_its_key_was_withdrawn(issuer: Issuer, bounds: Bounds) -> None:
     oidc = Oidc(OidcEntry(issuer=issuer.url, audience=CLIENT_ID), pause_s=0)
     token = issuer.token()
     asyncio.run(oidc.accept(token))
     issuer.rotate()
     asyncio.run(oidc.accept(token))
-    monkeypatch.setattr("server_stub.http.oidc.KEYS_S", 0.0)  # an hour later
+    # an hour later
+    bounds("server_stub.http.oidc", KEYS_S=0.0)
     with pytest.raises(Unauthorized, match="publishes no key"):
         asyncio.run(oidc.accept(token))
 
@@ -298,7 +298,8 @@ def test_half_an_issuer_is_refused_with_file_key_and_way_out(
 def test_users_of_an_issuer_have_no_accounts_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "are_possible", lambda: True)  # as where root starts the server
+    # as where root starts the server
+    monkeypatch.setattr(accounts, "are_possible", lambda: True)
     path = tmp_path / "users.toml"
     path.write_text(oidc_table("https://lab.example"))
     with pytest.raises(InvalidRequest, match="no accounts on this machine"):

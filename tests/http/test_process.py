@@ -204,9 +204,9 @@ def test_users_who_share_an_account_need_a_flag(start: Start, tmp_path: Path) ->
 
 
 def test_without_root_users_cant_be_separated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    seems_run_by: Callable[[int], None], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    seems_run_by(1000)
     users = tmp_path / "users.toml"
     users.write_text("")
     with pytest.raises(InvalidRequest, match="can read the others' files and secrets") as refused:

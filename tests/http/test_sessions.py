@@ -21,6 +21,7 @@ from client_lib.transport.http_client import connect
 from client_lib.transport.rest import Rest
 from tests.http.conftest import DEADLINE_S, Api, Running
 from tests.http.test_stacks import runs
+from tests.kit.bounds import Bounds
 
 SESSION = paths.job_session("train", "0" * 32)
 
@@ -139,9 +140,9 @@ def all_begun(workers: Workers, user: Api, *sessions: str) -> list[requests.Resp
 
 
 def test_requests_at_the_same_time_keep_to_the_limit(
-    workers: Workers, ann: Api, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, ann: Api, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr("server_stub.service.sessions.OPEN_MAX", 2)
+    bounds("server_stub.service.sessions", OPEN_MAX=2)
     refused, *others = all_begun(workers, ann, "1", "2", "3")
     assert (refused.status_code, refused.json()["message"]) == (
         409,
@@ -165,10 +166,8 @@ def test_requests_at_the_same_time_with_one_id(workers: Workers, ann: Api) -> No
     assert next(other.iter_content(6)) == b"output"
 
 
-def test_a_user_who_leaves_with_unsent_input(
-    workers: Workers, ann: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server_stub.worker_gateway.sessions.ROOM_S", 0.1)
+def test_a_user_who_leaves_with_unsent_input(workers: Workers, ann: Api, bounds: Bounds) -> None:
+    bounds("server_stub.worker_gateway.sessions", ROOM_S=0.1)
     workers.answer()
     put = partial(ann, "PUT", SESSION, data=bytes(2**20))
     with begun(ann, "0"):
@@ -193,9 +192,9 @@ def test_a_user_who_leaves_before_the_session_begins(
 
 
 def test_input_waits_for_a_command_that_reads_late(
-    server: Running, workers: Workers, ann: Api, monkeypatch: pytest.MonkeyPatch
+    server: Running, workers: Workers, ann: Api, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr("server_stub.worker_gateway.sessions.ROOM_S", 0.1)
+    bounds("server_stub.worker_gateway.sessions", ROOM_S=0.1)
     workers.answer()
     endpoint, config = Endpoint(ann.url, ann.token), Config(ann.url, retry_s=0.0)
     session, sent = (

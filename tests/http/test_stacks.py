@@ -10,6 +10,7 @@ from client_lib.errors import NotSupported
 from client_lib.spec import paths
 from client_lib.spec.stacks import RankStacks, groups
 from tests.http.conftest import Api, Running
+from tests.kit.small_server import SmallServer
 
 STACKS = paths.job("train", "stacks")
 
@@ -60,12 +61,10 @@ def test_a_job_may_forbid_them(ann: Api, server: Running) -> None:
     assert "observe=False" in ann("GET", STACKS).json()["message"]
 
 
-def test_a_server_of_an_earlier_version_is_told_from_a_missing_job(
-    running: str, ann: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del running
-    monkeypatch.setattr(
-        paths, "job", lambda name, part="": f"{paths.JOBS}/{name}/unknown-to-earlier-ones"
-    )
-    with pytest.raises(NotSupported, match="version"):
-        Client(ann.url, ann.token).job_stacks("train")
+def test_a_server_of_an_earlier_version_is_told_from_a_missing_job(ann: Api) -> None:
+    # as this server answers for a path that it does not know
+    unknown = ann("GET", f"{paths.JOBS}/train/unknown-to-this-one")
+    with SmallServer() as earlier:
+        earlier.every_answer = (unknown.status_code, unknown.json())
+        with pytest.raises(NotSupported, match="version"):
+            Client(earlier.url, ann.token).job_stacks("train")

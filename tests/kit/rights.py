@@ -1,10 +1,14 @@
-"""File modes that hold for root too, so that tests of unreadable files run as any user."""
+"""Rights that do not depend on who runs the tests: file modes that hold for root, too, and another
+user for code that asks who it is.
+"""
 
 import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import pytest
 
 _VERSION = 0x20080522  # _LINUX_CAPABILITY_VERSION_3 of linux/capability.h
 _DAC = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: why root reads everything
@@ -41,6 +45,17 @@ def file_modes_hold() -> Iterator[None]:
     finally:
         data[0].effective = before
         _call(libc.capset(ctypes.byref(header), data))
+
+
+@pytest.fixture
+def seems_run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Answers the question for the user of this process with this number."""
+
+    def set_user(uid: int) -> None:
+        # a test that became another user could not become root again
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+    return set_user
 
 
 def _call(answer: int) -> None:

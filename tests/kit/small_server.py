@@ -13,11 +13,13 @@ from client_lib.spec.wire import JobInfo
 
 
 class SmallServer:
-    """Knows the jobs that it is given; `answers[method, path]` wins over everything."""
+    """Knows the jobs that it is given; `answers[method, path]` wins over everything, and
+    `every_answer` over all of these."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobInfo] = {}
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.every_answer: tuple[int, Any] | None = None
         self.asked: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
         """Of what was asked, in its order."""
@@ -41,6 +43,8 @@ class SmallServer:
         self.jobs.update({info.name: info for info in jobs})
 
     def answer(self, method: str, target: str) -> tuple[int, Any]:
+        if self.every_answer:
+            return self.every_answer
         parts = urlsplit(target)
         if (method, parts.path) in self.answers:
             return self.answers[method, parts.path]

@@ -114,6 +114,7 @@ def test_what_leads_to_no_cluster_is_named_with_the_way_out(
 
 
 def test_in_a_pod_its_own_namespace_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the folder that Kubernetes mounts in a pod; /var/run is not the test's
     monkeypatch.setattr(api, "_SERVICE_ACCOUNT", tmp_path)
     (tmp_path / "namespace").write_text("of-the-pod\n")
     (tmp_path / "token").write_text("x")

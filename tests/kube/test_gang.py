@@ -30,6 +30,7 @@ from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object
 from server_stub.worker_gateway.attempt import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.worker import NOTICED_S, RemoteWorker, State
+from tests.kit.bounds import Bounds
 from tests.kit.worker_reports import report
 from tests.kube.cases import CLUSTER, Builder, cluster_with, offering
 from tests.kube.test_cluster import Recorded
@@ -68,6 +69,7 @@ class Site:
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.on_delete: Callable[[], None] = lambda: None
+        self.on_removal = self._remove_all
         self.cluster = replace(cluster, objects=cast(Any, self), logs=cast(Any, self))
         self.gang = Gang(self.attempt, lambda _: self.cluster, self._take)
 
@@ -135,7 +137,7 @@ class Site:
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
         self.on_delete()
-        self._loop.call_soon_threadsafe(self._remove_all)
+        self._loop.call_soon_threadsafe(self.on_removal)
 
     def _remove_all(self) -> None:
         self.inventory.take_list("Pod", ())
@@ -187,7 +189,7 @@ async def test_a_stop_removes_its_objects(tmp_path: Path) -> None:
 
 
 async def test_a_copy_of_its_workload_that_somebody_makes_does_not_keep_it_from_being_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """`kubectl get -o yaml`, another name, `kubectl create`: the copy has
     the labels of the attempt.
@@ -197,9 +199,7 @@ async def test_a_copy_of_its_workload_that_somebody_makes_does_not_keep_it_from_
     run = asyncio.create_task(site.run())
     await site.until(lambda: bool(site.said))
     site.inventory.put(copy)
-    monkeypatch.setattr(
-        site, "_remove_all", lambda: site.inventory.take_list(PYTORCHJOB.name, [copy])
-    )
+    site.on_removal = lambda: site.inventory.take_list(PYTORCHJOB.name, [copy])
     site.gang.stop(1.0)
     await run
     assert site.phases()[-1] == ("ended", Reason.CANCELLED)
@@ -233,15 +233,15 @@ async def test_a_new_server_process_deletes_what_the_one_before_was_about_to_del
 
 
 async def test_a_stopped_attempt_whose_objects_are_gone_ends_though_the_server_has_lost_its_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bounds: Bounds
 ) -> None:
     """This happens if its namespace is deleted, with the server's Role in it."""
 
     def refuse() -> None:
-        site._loop.call_soon_threadsafe(site._remove_all)
+        site._loop.call_soon_threadsafe(site.on_removal)
         raise ApiError(403, "forbidden")
 
-    monkeypatch.setattr(gang, "DELETE_S", 0.1)
+    bounds(gang, DELETE_S=0.1)
     site = Site(tmp_path)
     site.on_delete = refuse
     run = asyncio.create_task(site.run())
@@ -333,10 +333,10 @@ async def test_an_attempt_that_a_killed_server_took_back_gives_new_pods_the_plac
 
 
 async def test_an_attempt_that_is_taken_back_from_a_lost_node_can_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bounds: Bounds
 ) -> None:
     """The node keeps the pod, and the pod keeps the workload."""
-    monkeypatch.setattr(ending, "SLACK_S", 0.1)
+    bounds(ending, SLACK_S=0.1)
     site, run, workers = await gang_of_two(tmp_path, "ready", "ready")
 
     def remove_all_but_one() -> None:
@@ -347,7 +347,7 @@ async def test_an_attempt_that_is_taken_back_from_a_lost_node_can_be_stopped(
             "Pod", [pod for pod in site.inventory.pods(site.key) if pod.worker == 1]
         )
 
-    monkeypatch.setattr(site, "_remove_all", remove_all_but_one)
+    site.on_removal = remove_all_but_one
     workers[1].last_contact -= SILENT_S + 1
     site.look()
     await site.until(site.says("is taken back and queued again"))
@@ -383,9 +383,9 @@ async def test_an_agent_that_does_not_start_while_its_peer_does_ends_the_attempt
 
 
 async def test_a_log_that_stays_behind_is_given_up_and_the_message_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(ending, "SILENT_S", 0.1)
+    bounds(ending, SILENT_S=0.1)
     site, run, _ = await gang_of_two(tmp_path, "started", "started")
     for worker in (0, 1):
         await ended_with(site, worker, log_end_seq=5)
@@ -401,10 +401,10 @@ async def test_a_log_that_stays_behind_is_given_up_and_the_message_says_so(
 
 
 async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bounds: Bounds
 ) -> None:
     """Its record is of a later version, and then it is not any more."""
-    monkeypatch.setattr("server_stub.runtimes.kube.runtime.DISK_PAUSE_S", 0.05)
+    bounds("server_stub.runtimes.kube.runtime", DISK_PAUSE_S=0.05)
     site = Site(tmp_path, never_started=False)
     folder = attempt_dir(tmp_path, site.key.attempt)
     folder.mkdir(parents=True)

@@ -28,6 +28,7 @@ from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
 from server_stub.worker_gateway.attempt import WorkerRegistry
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import eventually
 from tests.kube.cases import CLUSTER, Builder
 
@@ -243,10 +244,10 @@ async def test_who_is_told_to_stop_before_a_try_removes_what_a_killed_server_cre
 
 @pytest.mark.parametrize("stops", [False, True])
 async def test_one_that_may_not_look_for_its_workload_any_more_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+    tmp_path: Path, bounds: Bounds, stops: bool
 ) -> None:
     """This happens if its namespace is deleted, with the server's Role in it."""
-    monkeypatch.setattr(api, "FIRST_PAUSE_S", 0.0)
+    bounds(api, FIRST_PAUSE_S=0.0)
     site = Site(tmp_path, ApiError(403, "forbidden"))
     site.api.is_hidden = True
     if stops:
@@ -305,12 +306,12 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
 
 
 async def test_a_deletion_that_is_refused_keeps_no_turn_of_others(
-    monkeypatch: pytest.MonkeyPatch,
+    bounds: Bounds,
 ) -> None:
     """This happens if an administrator deletes the namespace of a team,
     with the server's Role in it.
     """
-    monkeypatch.setattr(objects, "TURN_S", 0.1)
+    bounds(objects, TURN_S=0.1)
     deleted, unused = list[str](), cast(Any, None)
 
     def delete(name: str, uid: str, **_: Any) -> None:
@@ -347,6 +348,7 @@ async def test_the_first_attempts_of_a_new_server_have_tokens_that_are_valid(
         assert created._rendered is not None
         return str(created._rendered.own["secret"]["stringData"]["token"])
 
+    # a source of randomness that lets the others begin
     monkeypatch.setattr(secrets, "token_bytes", slow)
     site, job_ids = Site(tmp_path, None), ["1", "2", "3"]
     tokens = await asyncio.gather(*map(create, job_ids))

@@ -11,6 +11,7 @@ import pytest
 from client_lib.errors import StorageFull
 from server_stub.runtimes.kube import pod_log
 from server_stub.runtimes.kube.pod_log import LogHandover, PodLogReader
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 
 
@@ -63,8 +64,8 @@ def test_a_line_does_not_wait_for_the_next_one() -> None:
     assert seen == [b"a\n", b"b\n", b"c\n"]
 
 
-def test_a_reader_waits_where_too_much_lies_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_log, "WAITING_BYTES", 1000)
+def test_a_reader_waits_where_too_much_lies_about(bounds: Bounds) -> None:
+    bounds(pod_log, WAITING_BYTES=1000)
     taker = Taker(0.01)
     assert handed(taker, [b"x" * 100] * 200) == 200
     assert max(map(len, taker.batches)) < 1500
@@ -87,8 +88,8 @@ def test_a_batch_that_is_refused_is_the_readers_error() -> None:
     asyncio.run(main())
 
 
-def test_a_log_is_read_again_after_the_disk_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_log, "DISK_PAUSE_S", 0.01)
+def test_a_log_is_read_again_after_the_disk_was_full(bounds: Bounds) -> None:
+    bounds(pod_log, DISK_PAUSE_S=0.01)
     streams: list[str] = []
     stored: list[bytes] = []
 

@@ -18,6 +18,7 @@ from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import Inventory, Workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.queues import LocalQueue, describe, parse, wait_s
+from tests.kit.bounds import Bounds
 
 LOCAL: dict[str, Any] = {
     "metadata": {"name": "team-a"},
@@ -179,7 +180,7 @@ def test_a_queue_without_a_cluster_queue_says_what_kueue_says(spec: dict[str, An
 
 
 def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(
-    monkeypatch: pytest.MonkeyPatch,
+    bounds: Bounds,
 ) -> None:
     asked: list[str] = []
 
@@ -193,6 +194,6 @@ def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(
         found = queues.Queues(SlowApi(), "jobs", Inventory())  # type: ignore[arg-type]
         await asyncio.gather(*(found.place(WAITING, gpus=False) for _ in range(5)))
 
-    monkeypatch.setattr(queues, "LOOK_S", 0.15)
+    bounds(queues, LOOK_S=0.15)
     asyncio.run(look())
     assert len(asked) == 1

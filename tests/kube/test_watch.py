@@ -16,6 +16,7 @@ from kubernetes import client
 
 from server_stub.runtimes.kube import api as watching
 from server_stub.runtimes.kube.api import Api, ApiError, ObjectWatch
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 
 PATIENCE_S = 30.0
@@ -150,10 +151,9 @@ def test_it_lists_page_by_page_and_then_follows_from_there(cluster: Cluster, wat
 
 
 def test_it_outlasts_answers_that_are_no_lists(
-    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, watch: Any, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(watching, "LONGEST_PAUSE_S", 0.01)
+    bounds(watching, FIRST_PAUSE_S=0.01, LONGEST_PAUSE_S=0.01)
     cluster.pages = [{}, {"message": "maintenance"}, [], None, {"metadata": None}]
     watch[0].start()
     until(lambda: watch[1])
@@ -178,9 +178,9 @@ def test_it_goes_on_where_it_was_when_a_watch_ends(cluster: Cluster, watch: Any)
 
 
 def test_after_an_expired_version_it_lists_again_with_a_pause(
-    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, watch: Any, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.1)
+    bounds(watching, FIRST_PAUSE_S=0.1)
     gone = {"code": 410, "message": "too old resource version", "metadata": {}}
     cluster.answer = lambda handler, number: send(handler, "ERROR", gone)
     began = time.monotonic()
@@ -191,9 +191,9 @@ def test_after_an_expired_version_it_lists_again_with_a_pause(
 
 
 def test_watches_that_end_at_once_are_not_asked_for_in_a_loop(
-    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, watch: Any, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.1)
+    bounds(watching, FIRST_PAUSE_S=0.1)
     watch[0].start()
     until(lambda: len(cluster.watches) >= 1)
     time.sleep(0.2)
@@ -201,9 +201,9 @@ def test_watches_that_end_at_once_are_not_asked_for_in_a_loop(
 
 
 def test_a_connection_that_says_nothing_is_given_up(
-    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, watch: Any, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(watching, "SILENCE_S", 0.3)
+    bounds(watching, SILENCE_S=0.3)
     stay = threading.Event()
     cluster.answer = lambda handler, number: stay.wait(PATIENCE_S)
     watch[0].start()

@@ -195,6 +195,7 @@ def test_the_variables_are_those_that_accelerate_sets(
     """
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_", "OMP_"))]:
         monkeypatch.delenv(name)
+    # the configuration of who runs the tests; the library looks for it when it is imported
     monkeypatch.setattr(launch, "default_config_file", str(tmp_path / "none.yaml"))
     file = ""
     if config:

@@ -20,6 +20,7 @@ from client_lib.log_reading.reader import (
     settled_entries,
 )
 from client_lib.transport.failures import Transient
+from tests.kit.bounds import Bounds
 
 STATE = b'@state {"state": "RUNNING"}\n'
 END = b'@end {"state": "SUCCEEDED"}\n'
@@ -204,9 +205,9 @@ def test_a_log_that_breaks_off_at_the_same_place_again_and_again_is_said_after_a
 
 
 def test_a_server_that_accepts_and_sends_nothing_is_said_after_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    bounds: Bounds,
 ) -> None:
-    monkeypatch.setattr("client_lib.log_reading.reader.LONGEST_PAUSE_S", 0.05)
+    bounds("client_lib.log_reading.reader", LONGEST_PAUSE_S=0.05)
 
     def hangs(params: Params) -> Iterator[bytes]:
         time.sleep(0.1)

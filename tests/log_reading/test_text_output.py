@@ -19,6 +19,7 @@ from client_lib.log_reading import text_output
 from client_lib.log_reading.reader import Params
 from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.spec.job import JobSpec
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 from tests.log_reading.test_reader import END, STATE, records
 
@@ -57,7 +58,8 @@ def test_a_bar_has_the_width_of_its_terminal_if_stdout_is_a_pipe(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(sys, "__stdout__", None)  # no terminal, as a pipe
+    # no terminal, as a pipe; pytest's own stdout may be one
+    monkeypatch.setattr(sys, "__stdout__", None)
     ours, theirs = os.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     with os.fdopen(ours, "rb", 0) as screen, os.fdopen(theirs, "w") as stderr:
@@ -129,9 +131,9 @@ class Quiet:
 
 
 def test_a_job_that_runs_and_is_silent_is_said_to_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(text_output, "SILENT_S", 0.05)
+    bounds(text_output, SILENT_S=0.05)
     job = Quiet()
     with ThreadPoolExecutor() as pool:
         look = LogOutput("train-1", io.StringIO(), waits_for="2 workers, starting Python")
@@ -147,9 +149,9 @@ def test_a_job_that_runs_and_is_silent_is_said_to_start(
 
 
 def test_a_job_that_speaks_at_once_is_not_said_to_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(text_output, "SILENT_S", 10**6)
+    bounds(text_output, SILENT_S=10**6)
     job, out = Quiet(("0 stdout", b"loading")), io.StringIO()
     job.ends.set()
     LogOutput("train-1", out, waits_for="2 workers, starting Python").write(job, {"follow": "true"})

@@ -36,6 +36,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(offset)
         return got
 
+    # counts the reads, which show in no answer
     monkeypatch.setattr(LogReader, "block", block)
     return found
 
@@ -129,6 +130,7 @@ def test_logs_that_can_t_be_read_for_a_moment_end_the_streams_without_an_end(
             """Patched: no file system loses a folder on time."""
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
+        # no file system loses a folder on time
         monkeypatch.setattr(LogReader, "end", end)
         assert b"@end" not in await asyncio.wait_for(anext(body, b""), 5)
         hub.close()

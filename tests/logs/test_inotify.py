@@ -77,6 +77,7 @@ def test_logs_beyond_the_limit_of_watches_are_followed(
     def watch(*_: object) -> None:
         raise OSError(28, "No space left on device")  # the error of the kernel at its limit
 
+    # the limit of the kernel is the whole machine's
     monkeypatch.setattr(Inotify, "watch", watch)
 
     async def scene() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs import search
+from tests.kit.bounds import Bounds
 from tests.logs import log_server
 from tests.logs.support import LogWriter, Server, stamp
 
@@ -51,27 +52,26 @@ def test_with_the_other_choices(logs_server: Server) -> None:
 
 
 def test_an_expression_that_takes_too_long_ends_alone(
-    logs_server: Server, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+    logs_server: Server, writer: LogWriter, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(search, "LIMIT_S", 1.5)
+    limit_s = search.LIMIT_S
+    bounds(search, LIMIT_S=1.5)
     writer.write("a" * 60 + "b")
     with logs_server.get(grep="^(a+)+$") as answer:
         assert answer.status_code == 422
         assert answer.json()["message"] == "the search for '^(a+)+$' took longer than 1.5 s"
-    monkeypatch.undo()
+    bounds(search, LIMIT_S=limit_s)
     assert logs_server.text(grep="b$") == "[0] " + "a" * 60 + "b\n"
 
 
-def test_too_many_lines(
-    logs_server: Server, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "LINES_MAX", 2)
+def test_too_many_lines(logs_server: Server, writer: LogWriter, bounds: Bounds) -> None:
+    bounds(search, LINES_MAX=2)
     for _ in range(3):
         writer.write("same")
     with logs_server.get(grep="same") as answer:
         assert answer.json()["message"] == "'same' finds more than 2 lines or 64 MiB"
     assert logs_server.text(grep="same", tail=2).splitlines() == ["[0] same", "[0] same"]
-    monkeypatch.setattr(search, "BYTES_MAX", 10)
+    bounds(search, BYTES_MAX=10)
     with logs_server.get(grep="same", tail=1) as answer:
         assert answer.status_code == 422
 

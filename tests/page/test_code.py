@@ -130,6 +130,7 @@ def test_archives_are_read_and_compared_in_threads_of_their_own(
 
         return call
 
+    # the threads of the work show in no page
     monkeypatch.setattr(routes, "read_files", recorded(read_files))
     monkeypatch.setattr(difference, "compare", recorded(difference.compare))
     for name in ("first", "second"):

@@ -230,6 +230,7 @@ def test_a_cut_form_and_a_server_out_of_files_leave_no_traceback(
     until(lambda: [line["status"] for line in server.log_lines()] == [499])
     new_job(server, "ann", name="train")
     visitor = visit(server, "ann")
+    # a server without descriptors would not take this request either
     monkeypatch.setattr(
         "server_stub.files.outputs.listing", raises(OSError(errno.EMFILE, "Too many open files"))
     )

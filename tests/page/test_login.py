@@ -206,6 +206,7 @@ class Moved:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Moved:
     moved = Moved()
+    # logins take no clock: sessions last for days
     monkeypatch.setattr(logins_module, "time", moved)
     return moved
 

@@ -35,6 +35,7 @@ from server_stub.runtimes.local import accounts
 from server_stub.settings import PREFIX
 from tests.faults.conftest import FINAL, PATIENCE_S
 from tests.http.conftest import user_fixture
+from tests.kit.bounds import Bounds
 from tests.kit.processes import alive
 from tests.kit.server_process import ServerProcess
 from tests.kit.waiting import until
@@ -590,8 +591,8 @@ class _OfSlowFiles(accounts.Account):
         return super().run(["sh", "-c", "printf 0; exec sleep 600"], limit_s, stdin)
 
 
-def test_a_file_system_that_does_not_answer_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "READ_S", 0.5)
+def test_a_file_system_that_does_not_answer_is_unreadable(bounds: Bounds) -> None:
+    bounds(accounts, READ_S=0.5)
     account = accounts.of_users({"ann": ANN})["ann"]
     assert _OfSlowFiles(*account).can_read(["/tmp", "/", "/etc"]) == [True, False, False]
 
@@ -602,6 +603,7 @@ def test_one_process_looks_at_all_folders_that_a_job_names(
     account = accounts.of_users({"ann": ANN})["ann"]
     tmp_path.chmod(0o700)
     started, popen = list[Any](), subprocess.Popen
+    # counts the processes, which show in no answer
     monkeypatch.setattr(
         subprocess,
         "Popen",

@@ -188,7 +188,8 @@ def without_torch(folder: Path) -> Submitter:
 async def test_workers_that_are_lost_at_once_all_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.2))  # a slow disk
+    # a slow disk
+    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.2))
     async with running(tmp_path) as site:
         group = Group(site, n_workers=3, elastic_min_workers=1, _submitter=without_torch(tmp_path))
         await site.phase(group.attempt, "running")
@@ -218,6 +219,7 @@ async def test_a_lost_worker_of_an_attempt_that_is_stopped_meanwhile_stays_lost(
             write_json(path, data, durable)
             loop.call_soon_threadsafe(site.runtime.stop, "train", 1, 0.1)
 
+        # the moment behind the write can't be hit from outside
         monkeypatch.setattr("server_stub.runtimes.local.gang.write_json", write_and_stop)
         await group.lose(1)
         assert await group.end() is Reason.CANCELLED

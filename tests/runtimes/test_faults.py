@@ -22,6 +22,7 @@ from client_lib.spec.validation import STORED
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import launcher
+from tests.kit.bounds import Bounds
 from tests.kit.processes import alive
 from tests.kit.small_disk import fill, small_disk
 from tests.kit.waiting import eventually
@@ -54,12 +55,17 @@ async def test_a_killed_rank_fails_the_attempt_by_its_signal(tmp_path: Path) -> 
     assert "rank 1" in end.message
 
 
-@pytest.mark.parametrize("portable", ["0", "1"])
+@pytest.fixture(params=["0", "1"])
+def _portable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_LIB_PORTABLE", request.param)
+    # read from that variable when the module was imported
+    monkeypatch.setattr(launcher, "LAUNCHER_SWEEPS", request.param == "0")
+
+
+@pytest.mark.usefixtures("_portable")
 async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portable: str
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("CLIENT_LIB_PORTABLE", portable)
-    monkeypatch.setattr(launcher, "LAUNCHER_SWEEPS", portable == "0")
     async with running(tmp_path) as site:
         script = "bash -c 'setsid sleep 600 & echo $!; wait'"
         job = site.submit("lost", script, type="binary", n_workers=2)
@@ -129,12 +135,10 @@ async def test_a_launcher_ends_if_a_rank_has_taken_the_name_of_its_report(
         assert "without a report: IsADirectoryError" in end.message
 
 
-@pytest.mark.parametrize("portable", ["0", "1"])
+@pytest.mark.usefixtures("_portable")
 async def test_when_a_rank_leaves_a_process_behind_it_is_gone_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portable: str
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("CLIENT_LIB_PORTABLE", portable)
-    monkeypatch.setattr(launcher, "LAUNCHER_SWEEPS", portable == "0")
     async with running(tmp_path) as site:
         job = site.submit(
             "leaves",
@@ -192,11 +196,9 @@ async def test_a_launcher_that_a_full_disk_ends_names_the_disk(tmp_path: Path) -
     )
 
 
-async def test_a_frozen_launcher_is_killed_after_the_grace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, bounds: Bounds) -> None:
     # else the test takes 10 s
-    monkeypatch.setattr("server_stub.runtimes.local.gang.NO_ANSWER_S", 0.3)
+    bounds("server_stub.runtimes.local.gang", NO_ANSWER_S=0.3)
     async with running(tmp_path) as site:
         job = site.submit("frozen", "sleep 600", type="binary")
         await site.phase(job, "running")
@@ -452,6 +454,7 @@ async def test_an_attempt_that_ends_while_the_server_can_open_no_file_gives_back
         free = site.runtime.instance_types()
         job = site.submit("one", "sleep 600", type="binary")
         await site.phase(job, "running")
+        # a server of which only this one call finds no free descriptor can't be had
         monkeypatch.setattr(launcher, "leftovers", found)
         os.kill(held(site, job)["pid"], signal.SIGKILL)
         assert (await site.ended(job)).reason is Reason.LAUNCHER_LOST

@@ -19,6 +19,7 @@ from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from server_stub.runtimes.local import gpus, runtime
 from server_stub.runtimes.local.gpus import Gpu, GpuProcess, parse, visible
+from tests.kit.bounds import Bounds
 from tests.kit.processes import alive
 from tests.kit.waiting import eventually
 from tests.runtimes.conftest import running
@@ -112,9 +113,10 @@ class Smi:
 
 
 @pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    monkeypatch.setattr(gpus, "FRESH_S", 0.0)  # the answers change faster here than GPUs do
-    monkeypatch.setattr(runtime, "LOOK_AGAIN_S", 0.05)
+def smi(tmp_path: Path, bounds: Bounds) -> Smi:
+    # the answers change faster here than GPUs do
+    bounds(gpus, FRESH_S=0.0)
+    bounds(runtime, LOOK_AGAIN_S=0.05)
     (tmp_path / "show.py").write_text(SHOW)
     return Smi(tmp_path)
 
@@ -252,10 +254,8 @@ async def test_the_doctor_looks_at_the_gpus(tmp_path: Path, smi: Smi) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_nvidia_smi_that_hangs_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpus, "TIMEOUT_S", 0.2)
+async def test_an_nvidia_smi_that_hangs_is_given_up(tmp_path: Path, bounds: Bounds) -> None:
+    bounds(gpus, TIMEOUT_S=0.2)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
@@ -271,6 +271,7 @@ async def test_a_process_whose_program_can_not_be_read_is_a_failure_not_a_crash(
     def content(path: str) -> bytes:
         raise OSError(errno.EMFILE, "Too many open files", path)
 
+    # a server without descriptors could not start the stand-in of nvidia-smi either
     monkeypatch.setattr(gpus, "content", content)
     smi.answer(THREE, "GPU-00, 17, 100")
     cards = gpus.Gpus(str(smi.program))
@@ -297,6 +298,7 @@ def test_one_that_fails_leaves_no_pipe_to_a_loop_that_is_closed(tmp_path: Path) 
     program.chmod(0o755)
     unraisable: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
+        # the interpreter's way to tell of such errors
         patch.setattr(sys, "unraisablehook", lambda seen: unraisable.append(seen.exc_value))
         for _ in range(30):
             cards = gpus.Gpus(str(program))

@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,9 @@ def kept(job_dir: Path, path: str, content: bytes, *, executable: bool = False) 
 
 @pytest.mark.parametrize("euid", [0, 1000])
 def test_files_are_links_unless_a_server_of_root_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, euid: int
+    tmp_path: Path, seems_run_by: Callable[[int], None], euid: int
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: euid)  # the tests may run as root or not
+    seems_run_by(euid)
     original = kept(tmp_path / "job", "a/b.pt", b"weights", executable=True)
     result = tmp_path / "job" / "attempts" / "2" / "workers" / "0" / "results" / "0"
     result.parent.mkdir(parents=True)
@@ -62,9 +63,9 @@ def test_a_path_that_was_a_file_and_a_folder_is_the_file(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_said_before_a_file_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seems_run_by: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    seems_run_by(0)
     kept(tmp_path / "job", "model.pt", b"weights")
     with pytest.raises(OSError, match="must stay free"):
         inputs.make_folder([[Source(tmp_path / "job", 1)]], tmp_path / "inputs", 2**60)

@@ -259,6 +259,7 @@ def test_a_job_is_watched_on_after_its_file_server_has_failed(
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING)
         with monkeypatch.context() as failing:
+            # the reading of a real log is in tests/logs; here it fails, and then succeeds
             failing.setattr(bench.runtime, "signs_of_life", fails)
             bench.clock.pass_time(30 * 60)
         assert bench.runtime.stopped == [], "nobody knows whether it is silent"
@@ -459,6 +460,7 @@ def test_an_order_whose_caller_goes_away_is_stored_and_others_are_told(
         job = await bench.submit(name="one")
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING)
+        # a disk that writes slowly, as long as the test wants
         monkeypatch.setattr(service._store, "write", slow_write)
         cancelling = asyncio.ensure_future(service.cancel(ANN, "one"))
         waiting = asyncio.ensure_future(service.lookup.wait(ANN, "one", 2, 10))

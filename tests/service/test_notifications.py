@@ -21,6 +21,7 @@ from client_lib.submit.arguments import checked_spec
 from server_stub.service import notifications
 from server_stub.service.notifications import AllowedHosts, Refused
 from server_stub.users import User
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import eventually
 from tests.service.bench import Bench
 from tests.service.test_hangs import becomes, with_two_ranks
@@ -73,9 +74,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(bounds: Bounds) -> None:
     # the bound of tries, without its minutes
-    monkeypatch.setattr(notifications, "PAUSES_S", (0.02, 0.02, 0.02))
+    bounds(notifications, PAUSES_S=(0.02, 0.02, 0.02))
 
 
 async def ends(bench: Bench, name: str = "one", **spec: Any) -> str:
@@ -156,21 +157,21 @@ def test_a_redirect_is_not_followed(bench: Bench, receiver: Receiver) -> None:
     with_server(bench, run)
 
 
-async def ends_unsent(bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def ends_unsent(bench: Bench, receiver: Receiver, bounds: Bounds) -> None:
     """Let a job end whose notification is refused once, and not repeated
     before the end of this server.
     """
-    monkeypatch.setattr(notifications, "PAUSES_S", (600.0,))
+    bounds(notifications, PAUSES_S=(600.0,))
     receiver.statuses = [503]
     await ends(bench, notify=receiver.url)
     await eventually(lambda: receiver.paths)
 
 
 def test_a_restart_of_the_server_loses_no_end_and_repeats_none(
-    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, receiver: Receiver, bounds: Bounds
 ) -> None:
     async def first() -> None:
-        await ends_unsent(bench, receiver, monkeypatch)
+        await ends_unsent(bench, receiver, bounds)
 
     async def second() -> None:
         await eventually(lambda: receiver.got)
@@ -185,10 +186,10 @@ def test_a_restart_of_the_server_loses_no_end_and_repeats_none(
 
 
 def test_a_damaged_notification_keeps_no_server_from_its_start(
-    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, receiver: Receiver, bounds: Bounds
 ) -> None:
     async def first() -> None:
-        await ends_unsent(bench, receiver, monkeypatch)
+        await ends_unsent(bench, receiver, bounds)
         await bench.service._store.write(
             lambda c: c.exec_driver_sql("UPDATE jobs SET unsent = '{'") and None
         )
@@ -224,6 +225,7 @@ def test_a_name_server_that_does_not_answer_takes_no_thread_of_others(
             raise OSError("no answer")
         return resolve(host, *args, **options)
 
+    # no resolver of a machine can be made to wait
     monkeypatch.setattr(socket, "getaddrinfo", slow)
 
     async def run() -> None:

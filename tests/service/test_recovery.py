@@ -313,6 +313,7 @@ def test_the_note_of_a_cancel_is_on_the_disk_before_it_is_answered(
     """
     synced: list[str] = []
     fsync = os.fsync
+    # nothing but a power loss shows what was not synced
     monkeypatch.setattr(
         os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd)
     )

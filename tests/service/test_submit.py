@@ -35,6 +35,7 @@ from client_lib.spec.wire import JobInfo, JobPage
 from server_stub.service import JobFilters, Service, admission
 from server_stub.service.admission import fingerprint
 from server_stub.users import User
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import eventually
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
@@ -200,6 +201,7 @@ def test_a_drawn_name_that_is_taken_is_drawn_again(
 ) -> None:
     # base32 of the last: bbbbbbbb
     drawn = iter([b"\0\0\0\0\0", b"\0\0\0\0\0", b"\x08\x42\x10\x84\x21"])
+    # base32 of the last: bbbbbbbb
     monkeypatch.setattr("secrets.token_bytes", lambda _: next(drawn))
 
     async def run(service: Service) -> None:
@@ -271,6 +273,8 @@ def test_a_file_system_that_is_mounted_while_the_server_runs_is_read_in_a_thread
         threads.append(threading.current_thread())
         return prove(proof, folders)
 
+    # the mounts of the machine, and the seconds for which they are remembered; and threads show in
+    # no answer
     monkeypatch.setattr(admission, "mounts", lambda: list(mounted))
     monkeypatch.setattr(admission, "_proves", note)
     monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -380,11 +384,9 @@ def test_a_database_that_is_full_for_a_while_loses_no_transition(bench: Bench) -
     in_server(bench, run)
 
 
-def test_too_many_jobs_that_are_not_final_are_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_jobs_that_are_not_final_are_refused(bench: Bench, bounds: Bounds) -> None:
     # 100 000 jobs would take minutes
-    monkeypatch.setattr("server_stub.service.submit.MAX_UNFINISHED_JOBS", 2)
+    bounds("server_stub.service.submit", MAX_UNFINISHED_JOBS=2)
 
     async def run(service: Service) -> None:
         await bench.submit(name="one")

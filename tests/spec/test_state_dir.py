@@ -119,7 +119,8 @@ def test_the_directory_is_made_private(tmp_path: Path) -> None:
 def test_a_planted_link_on_the_local_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_dir, "LOCAL_DISK", tmp_path)  # the real /var/tmp belongs to everybody
+    # the real /var/tmp belongs to everybody
+    monkeypatch.setattr(state_dir, "LOCAL_DISK", tmp_path)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "client_lib-0").symlink_to(tmp_path / "theirs")
     with pytest.raises(PermissionError, match="is a link"):

@@ -15,6 +15,7 @@ from server_stub.files.request_log import UNWRITTEN, RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, rows
 from server_stub.store.engines import READERS, damage
 from server_stub.store.rows import Key, NewJob
+from tests.kit.bounds import Bounds
 from tests.kit.small_disk import no_file_grows_over
 from tests.store.postgresql import Proxy, Server
 from tests.store.test_store import added, opened, row
@@ -81,14 +82,14 @@ class TestPostgresql:
         asyncio.run(run())
 
     def test_a_read_of_all_jobs_may_take_longer_than_one_for_a_call(
-        self, postgresql_server: Server, monkeypatch: pytest.MonkeyPatch
+        self, postgresql_server: Server, bounds: Bounds
     ) -> None:
         def slow(connection: Connection) -> int:
             return int(connection.execute(text("SELECT 7 FROM pg_sleep(1)")).scalar_one())
 
         async def run() -> None:
             async with opened(postgresql_server.new_database()) as store:
-                monkeypatch.setattr("server_stub.store.READ_S", 0.2)
+                bounds("server_stub.store", READ_S=0.2)
                 with pytest.raises(StoreUnavailable):
                     await store.read(slow)
                 assert await store.read_all(slow) == 7

@@ -453,12 +453,13 @@ def test_sqlite_is_durable_at_each_commit(tmp_path: Path) -> None:
 
 @contextmanager
 def failing_disk() -> Iterator[None]:
-    """Let fdatasync fail as on a broken disk, which no test can have."""
+    """Let fdatasync fail as on a broken disk."""
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with pytest.MonkeyPatch.context() as patch:
+        # no test can have a broken disk
         patch.setattr(request_log, "_flush", fail)
         yield
 

@@ -9,12 +9,13 @@ import pytest
 from client_lib.spec.request import DIFF_MAX
 from client_lib.submit import git_reading
 from client_lib.submit.git_reading import GitReading, files_of
+from tests.kit.bounds import Bounds
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _patient(bounds: Bounds) -> None:
     """The load of a machine must not fail a test."""
-    monkeypatch.setattr(git_reading, "PATIENCE_S", 60.0)
+    bounds(git_reading, PATIENCE_S=60.0)
 
 
 def git(folder: Path, *words: str) -> str:
@@ -116,12 +117,12 @@ def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(
 
 
 def test_a_submit_does_not_wait_for_a_slow_git(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
 ) -> None:
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setattr(git_reading, "PATIENCE_S", 0.01)
+    bounds(git_reading, PATIENCE_S=0.01)
     found = GitReading(repository).result
     assert (found.branch, found.diff) == ("wide/branch", None)
     assert found.missing == (
@@ -218,6 +219,7 @@ def test_values_that_are_named_like_secrets_are_masked(
         "0.1",
         "line\n\udc80",
     ]
+    # the command line of pytest is another one
     monkeypatch.setattr(sys, "orig_argv", words)
     shown = GitReading(tmp_path).result.command_line
     kept = (

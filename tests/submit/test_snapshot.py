@@ -18,6 +18,7 @@ from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.launcher_protocol.archive import unpack
 from client_lib.submit import snapshot
 from client_lib.submit.snapshot import list_files, packed
+from tests.kit.bounds import Bounds
 from tests.kit.examples import examples
 from tests.kit.rights import file_modes_hold
 from tests.kit.small_disk import no_file_grows_over
@@ -248,6 +249,7 @@ def test_a_file_that_changes_once_is_read_again(
             raise snapshot._Changed("a.py")
         return result
 
+    # the moment between the size and the content can't be hit from outside
     monkeypatch.setattr(snapshot, "_add_file", shrinking)
     round_trip(folder, tmp_path / "out")
     assert (tmp_path / "out" / "a.py").read_text() == "old" * 10
@@ -265,6 +267,7 @@ def test_a_folder_that_is_removed_meanwhile_is_left_out(
         shutil.rmtree(folder / "checkpoint-1", ignore_errors=True)
         return False
 
+    # the moment between two folders can't be hit from outside
     monkeypatch.setattr(snapshot, "never", never)
     assert names(folder) == {"train.py"}
 
@@ -294,10 +297,8 @@ def test_a_hundred_thousand_files_take_seconds(tmp_path: Path, folders: int) -> 
     assert time.process_time() - begin < folders * 0.25
 
 
-def test_more_files_than_a_worker_unpacks_are_too_many(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshot, "LIMIT_FILES", 3)
+def test_more_files_than_a_worker_unpacks_are_too_many(folder: Path, bounds: Bounds) -> None:
+    bounds(snapshot, LIMIT_FILES=3)
     write(folder, dict.fromkeys("abcd", ""))
     with pytest.raises(TooLarge, match="4 files; 3 are allowed"), packed(folder):
         pass

@@ -97,7 +97,8 @@ def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
     from client_lib.worker import system
     from client_lib.worker.warm import pool
 
-    monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")  # this machine may have none
+    # this machine may have no GPU; and pytest has children of its own
+    monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")
     monkeypatch.setattr(os, "listdir", lambda path: ["3"])
     monkeypatch.setattr(system, "has_children", lambda: False)  # pytest's own
     assert pool.trouble() == "it opens a GPU"
@@ -153,6 +154,7 @@ def test_memory_is_short_on_the_machine_or_in_the_control_group(
     (tmp_path / "meminfo").write_text(
         f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n"
     )
+    # the memory of the machine is not the test's to use up
     monkeypatch.setattr(memory, "_MEMINFO", str(tmp_path / "meminfo"))
     monkeypatch.setattr(memory, "_memory_groups", lambda: [str(tmp_path)])
     for name, text in group.items():

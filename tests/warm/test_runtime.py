@@ -14,6 +14,7 @@ from client_lib.spec.request import Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import warm
 from server_stub.runtimes.local.plan import wants_warm
+from tests.kit.bounds import Bounds
 from tests.kit.processes import alive
 from tests.kit.waiting import eventually
 from tests.runtimes.conftest import Site, running
@@ -100,7 +101,8 @@ async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_an
 async def test_where_launchers_cannot_sweep_there_is_no_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "LAUNCHER_SWEEPS", False)  # as on macOS
+    # as on macOS
+    monkeypatch.setattr(warm, "LAUNCHER_SWEEPS", False)
     async with running(tmp_path, warm=True) as site:
         assert await was_warm(site, site.submit("first", write(tmp_path))) == [False]
         assert await was_warm(site, site.submit("second", write(tmp_path))) == [False]
@@ -161,9 +163,9 @@ def package_tool(folder: Path, text: str) -> tuple[Path, Submitter]:
 
 
 async def test_an_import_that_does_not_end_costs_the_pool_and_no_other_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(warm, "_START_S", 3.0)
+    bounds(warm, _START_S=3.0)
     _, shell = package_tool(tmp_path, "import os, time; 'RANK' in os.environ or time.sleep(600)")
     async with running(tmp_path, warm=True) as site:
         await site.ended(

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.control import ControlServer, Lines, Message
 from client_lib.worker.loop import Loop
+from tests.kit.bounds import Bounds
 
 
 class Polled:
@@ -151,11 +152,10 @@ def test_what_a_dead_launcher_left_is_replaced(tmp_path: Path) -> None:
     ids=["no whole line", "no answer", "a line without end", "no sessions"],
 )
 def test_a_launcher_cannot_hold_up_who_begins_a_session(
-    monkeypatch: pytest.MonkeyPatch, sent: bytes, again: bytes, why: str
+    bounds: Bounds, sent: bytes, again: bytes, why: str
 ) -> None:
     """The launcher runs as the user of the job."""
-    monkeypatch.setattr(control, "_SESSION_S", 0.2)
-    monkeypatch.setattr(control, "_LINE_MAX", 100)
+    bounds(control, _SESSION_S=0.2, _LINE_MAX=100)
     over = threading.Event()
     ours, launchers = socket.socketpair()
 

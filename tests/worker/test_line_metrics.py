@@ -14,6 +14,7 @@ from client_lib.submit.arguments import checked_spec
 from client_lib.worker import line_metrics as module
 from client_lib.worker.line_metrics import LineMetrics
 from client_lib.worker.stamp import Sequence, Stamper
+from tests.kit.bounds import Bounds
 
 Read = Callable[[bytes], "list[object]"]
 
@@ -81,10 +82,9 @@ def test_an_expression_without_an_end_is_given_up_within_its_time_and_said() -> 
 
 
 def test_a_slow_expression_is_given_up_when_it_has_used_its_share(
-    monkeypatch: pytest.MonkeyPatch,
+    bounds: Bounds,
 ) -> None:
-    monkeypatch.setattr(module, "_FIRST_S", 0.3)
-    monkeypatch.setattr(module, "_CPU_SHARE", 0.0)
+    bounds(module, _FIRST_S=0.3, _CPU_SHARE=0.0)
     said: list[str] = []
     read = reader("(?P<n>x*)*y|(a?){22}a{22}b", said)
     for _ in range(10_000):

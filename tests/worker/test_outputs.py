@@ -196,6 +196,7 @@ def test_a_link_that_is_removed_while_it_is_looked_at_does_not_end_the_scan(
     def gone(path: str) -> str:  # between two calls of the finder, which no script does on time
         raise FileNotFoundError(path)
 
+    # no script removes a link between two calls of the finder
     monkeypatch.setattr(os, "readlink", gone)
     assert "model" in [found.path for found in finder.look()]
 
@@ -211,6 +212,7 @@ def test_a_link_that_is_removed_before_it_is_kept_leaves_out_itself_alone(
     def gone(path: str) -> str:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
+    # as above, behind the look and before the copy
     sync = Sync(finder, store(tmp_path), False, lambda: monkeypatch.setattr(os, "readlink", gone))
     sync.look(True)
     assert kept(tmp_path) == {"model": "1"}
@@ -271,12 +273,13 @@ def test_files_in_a_folder_that_can_not_be_read_for_a_moment_are_not_taken_for_r
     sync.look(False)
     real = os.scandir
 
-    def scandir(path: str) -> Any:  # no disk fails on time
+    def scandir(path: str) -> Any:
         if path == os.path.join(finder.root, folder):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(path)
 
     with monkeypatch.context() as patch, contextlib.suppress(OSError):
+        # no disk fails on time
         patch.setattr(os, "scandir", scandir)
         sync.look(True)
     assert kept(tmp_path) == {"a": "a", "below/b": "below/b"}
@@ -424,10 +427,11 @@ def test_what_a_full_disk_kept_out_of_the_list_can_be_repeated(
     one, data = store(tmp_path), tmp_path / "outputs" / "1.0" / "data"
 
     def refused(act: Callable[[], None]) -> None:
-        def full(_: bytes) -> None:  # no disk is full on time, between a file and its line
+        def full(_: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch:
+            # no disk is full on time, between a file and its line
             patch.setattr(one, "_append", full)
             with pytest.raises(OSError, match="No space left"):
                 act()

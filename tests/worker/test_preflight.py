@@ -13,6 +13,7 @@ import pytest
 from client_lib.launcher_protocol import control
 from client_lib.worker import preflight
 from client_lib.worker.preflight import Failed, Rank, compare
+from tests.kit.bounds import Bounds
 from tests.kit.processes import free_port
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
@@ -61,8 +62,8 @@ def rank(number: int, size: int, port: int = 1, master: str = "127.0.0.1") -> Ra
     return Rank(number, size, 0, number, size, master, port, 0)
 
 
-def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "MEET_S", 0.5)
+def test_a_rank_that_does_not_come_is_named(bounds: Bounds) -> None:
+    bounds(preflight, MEET_S=0.5)
     with pytest.raises(
         Failed, match=r"^waits in vain for rank 1 \(worker 1\), rank 2 \(worker 2\), for 0\.5 s$"
     ):
@@ -108,6 +109,7 @@ def test_a_folder_without_room_and_a_missing_gpu_are_named(
         Failed, match=rf"^can't write 32 MB to {tmp_path}/no: No such file or directory$"
     ):
         preflight.own_measures(rank(0, 1))
+    # this machine may have GPUs
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(Failed, match=r"^torch \S+ sees no GPU, with CUDA_VISIBLE_DEVICES=0,1$"):

@@ -353,6 +353,7 @@ def test_one_that_is_completed_while_others_are_removed_stays(
         (tmp_path / other / "complete.json").write_text('{"bytes": 1}')
         remove(one)
 
+    # the moment before the removal can't be hit from outside
     monkeypatch.setattr(PackageEnvironment, "remove", remove_while_the_other_is_completed)
     make_room(str(tmp_path), 25, str(tmp_path / "new"))
     (left,) = [path for path in tmp_path.iterdir() if path.is_dir()]
@@ -443,7 +444,8 @@ def test_a_worker_does_not_wait_for_the_other_worker_that_uses_the_environment_a
     complete.rename(tmp_path / "later")  # as if the other worker were still making it
     lock = os.open(made.lock, os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    monkeypatch.setattr(PackageEnvironment, "facts", noted)  # to know when the other has looked
+    # to know when the other has looked
+    monkeypatch.setattr(PackageEnvironment, "facts", noted)
     second = threading.Thread(target=find_or_make, args=(folder, parent, ["extra"], variables))
     second.daemon = True
     second.start()

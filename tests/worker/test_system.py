@@ -84,15 +84,22 @@ def test_a_start_time_names_a_process_for_ever() -> None:
     assert processes.start_time(process.pid) is None
 
 
+@pytest.fixture
+def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the way of another system, on this one
+    monkeypatch.setattr(processes, "_HAS_PROC", False)
+
+
 @pytest.mark.process
-def test_the_portable_answers_are_stable_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_HAS_PROC", False)  # another system's way, on this one
+@pytest.mark.usefixtures("without_proc")
+def test_the_portable_answers_are_stable_too() -> None:
     if not processes.start_time(os.getpid()):
         pytest.skip("there is no ps here")
     assert processes.start_time(os.getpid()) == processes.start_time(os.getpid())
     assert processes.boot_id()
 
 
+@pytest.mark.usefixtures("without_proc")
 def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +111,6 @@ def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(
     )
     sysctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(processes, "_HAS_PROC", False)
     assert processes.boot_id() == "8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11"
 
 

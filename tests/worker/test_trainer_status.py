@@ -19,6 +19,7 @@ import requests
 from client_lib.launcher_protocol.plan import TRAINER_STATUS
 from client_lib.worker import trainer_status
 from client_lib.worker.loop import Loop
+from tests.kit.bounds import Bounds
 
 HUGE = 10**400
 
@@ -95,9 +96,9 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(
 
 
 def test_without_a_free_descriptor_the_loop_rests(
-    loop: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: Steps, tmp_path: Path, bounds: Bounds
 ) -> None:
-    monkeypatch.setattr(trainer_status, "_AGAIN_S", 0.3)
+    bounds(trainer_status, _AGAIN_S=0.3)
     status = trainer_status.TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
     address = status.variables[TRAINER_STATUS[0]].split("/")[2].split(":")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

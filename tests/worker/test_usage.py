@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from client_lib.worker import usage
-from client_lib.worker.loop import Loop
+from client_lib.worker.loop import Callback, Loop, Timer
 from client_lib.worker.usage import UsageSampler
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
@@ -30,6 +31,20 @@ WORKS = """
             sum(range(10**5))
     time.sleep(600)
 """
+
+
+class Later(Loop):
+    """Takes note of timers, and fires none."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.pauses: list[float] = []
+        self.callbacks: list[Callback] = []
+
+    def call_later(self, delay_s: float, callback: Callback) -> Timer:
+        self.pauses.append(delay_s)
+        self.callbacks.append(callback)
+        return super().call_later(delay_s, callback)
 
 
 def used(one: Worker) -> list[dict[str, float]]:
@@ -140,14 +155,13 @@ sleep 600
 
 @pytest.mark.process
 def test_gpus_are_those_of_the_worker_and_their_reader_ends_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
 ) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(SMI.format(folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(usage, "_SHORTEST_S", 0.05)
-    monkeypatch.setattr(usage, "_SHARE", 1.0)
+    bounds(usage, _SHORTEST_S=0.05, _SHARE=1.0)
     lines: list[dict[str, Any]] = []
     loop = Loop(lambda: None)
     sampler = UsageSampler(
@@ -171,45 +185,30 @@ def test_gpus_are_those_of_the_worker_and_their_reader_ends_with_it(
     assert os.waitpid(pid, 0)[1] == 9
 
 
-def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(Loop, "call_later", lambda _, pause, __: pauses.append(pause))
+def test_a_worker_with_much_to_read_is_read_rarely() -> None:
+    loop = Later()
     begin = time.thread_time()
     # no processes, for which the kernel is asked all the same
     many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)
-    UsageSampler(Loop(lambda: None), HERE, lambda: many, time.monotonic(), [], lambda _: None)
-    assert pauses[0] >= 0.9 * (time.thread_time() - begin) / usage._SHARE / 2
-    UsageSampler(
-        Loop(lambda: None),
-        HERE,
-        lambda: {os.getpid(): 0},
-        time.monotonic() - 10**6,
-        [],
-        lambda _: None,
-    )
-    assert pauses[1] == usage._LONGEST_S
+    UsageSampler(loop, HERE, lambda: many, time.monotonic(), [], lambda _: None)
+    assert loop.pauses[0] >= 0.9 * (time.thread_time() - begin) / usage._SHARE / 2
+    UsageSampler(loop, HERE, lambda: {os.getpid(): 0}, time.monotonic() - 10**6, [], lambda _: None)
+    assert loop.pauses[1] == usage._LONGEST_S
 
 
 def test_a_clock_that_is_set_back_makes_no_rank_use_more_cores_than_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    again: list[Callable[[], None]] = []
-    monkeypatch.setattr(Loop, "call_later", lambda _, __, callback: again.append(callback))
+    loop = Later()
     cores: list[float] = []
-    use = partial(
-        UsageSampler,
-        Loop(lambda: None),
-        HERE,
-        lambda: {os.getpid(): 0},
-        time.monotonic() - 100.0,
-        [],
-    )
+    use = partial(UsageSampler, loop, HERE, lambda: {os.getpid(): 0}, time.monotonic() - 100.0, [])
     use(lambda line: cores.append(json.loads(line)["used"]["worker/cpu_cores"]))
     now = time.time()
+    # the clock of the machine is not the test's to set
     monkeypatch.setattr("time.time", lambda: now - 3600.0)
     end = time.process_time() + 0.1
     while time.process_time() < end:
         sum(range(1000))
-    again[-1]()
+    loop.callbacks[-1]()
     assert len(cores) == 2
     assert 0.0 < cores[1] <= (os.cpu_count() or 1) + 1

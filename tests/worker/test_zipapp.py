@@ -55,6 +55,7 @@ def test_workers_that_run_from_the_file_can_read_it_while_it_is_made_again(
         assert pyz.read_bytes() == before
         write(*arguments)
 
+    # the moments of the build can't be hit from outside
     monkeypatch.setattr(ZipFile, "writestr", check_and_write)
     build(str(pyz))
     assert pyz.read_bytes() == before

@@ -92,10 +92,11 @@ def test_a_segment_that_could_not_be_begun_takes_no_records_of_another_offset(
     log = opened(tmp_path)
     log.put(0, records(0, 3), gap=False)
 
-    def broken(path: str) -> None:  # no disk here fails on time
+    def broken(path: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     with monkeypatch.context() as patch:
+        # no disk here fails on time
         patch.setattr(log_file, "sync", broken)
         with pytest.raises(OSError, match="Input/output error"):
             log.put(len(records(0, 5)), records(5, 6), gap=True)
@@ -123,6 +124,7 @@ def test_records_of_which_a_full_disk_stored_a_part_are_continued(
         os.write(fd, data)
 
     with monkeypatch.context() as patch:
+        # no disk is full on time, behind the first bytes
         patch.setattr(log_file, "write_all", full)
         with pytest.raises(OSError, match="No space left"):
             send()

@@ -16,6 +16,7 @@ from server_stub.files.room import Room, Spare
 from server_stub.worker_gateway import attempt
 from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry, next_order
 from server_stub.worker_gateway.worker import NOTICED_S, PodStart, RemoteWorker, WorkerView
+from tests.kit.bounds import Bounds
 from tests.kit.small_disk import fill, small_disk
 from tests.kit.worker_reports import report
 from tests.worker_gateway.test_log_file import records
@@ -186,14 +187,14 @@ async def test_a_released_worker_may_leave_without_the_others(tmp_path: Path) ->
 
 
 async def test_a_worker_that_nothing_is_heard_of_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bounds: Bounds
 ) -> None:
     server = OneAttempt(tmp_path)
     for worker in (0, 1):
         await server.say(worker, "started")
     assert await server.end(0) == "wait"
     # passed for both; worker 0 does not wait for itself
-    monkeypatch.setattr(attempt, "SILENT_S", -1.0)
+    bounds(attempt, SILENT_S=-1.0)
     assert await server.say(0, "ended") == "exit"
 
 

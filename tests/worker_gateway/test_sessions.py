@@ -15,6 +15,7 @@ from client_lib.launcher_protocol.frames import BLOCK, DATA, ERRORS, EXITED, Fra
 from client_lib.spec import paths
 from server_stub.worker_gateway import sessions
 from server_stub.worker_gateway.sessions import SessionEnd, SessionOrders, worker_of
+from tests.kit.bounds import Bounds
 from tests.kit.processes import alive
 from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start
@@ -135,8 +136,8 @@ def test_an_end_that_is_closed_already_has_no_bytes(
     assert uvloop.run(content()) == []  # it notes the end sooner than asyncio's loop
 
 
-def test_an_order_that_nobody_takes_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "LIMIT_S", 0.05)
+def test_an_order_that_nobody_takes_up(bounds: Bounds) -> None:
+    bounds(sessions, LIMIT_S=0.05)
 
     async def order() -> None:
         orders = SessionOrders(lambda: None)

@@ -22,6 +22,7 @@ from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.server_connection import Unreachable
+from tests.kit.bounds import Bounds
 from tests.kit.odd_server import OddServer, http
 from tests.kit.small_disk import small_disk
 from tests.kit.waiting import until
@@ -97,9 +98,9 @@ def test_an_answer_that_is_not_of_this_server_costs_no_line(
 
 
 def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
-    tmp_path: Path, odd_server: Callable[..., OddServer], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, odd_server: Callable[..., OddServer], bounds: Bounds
 ) -> None:
-    monkeypatch.setattr("client_lib.worker.pod.log_carriers._LATE_S", 0.0)
+    bounds("client_lib.worker.pod.log_carriers", _LATE_S=0.0)
     log = SegmentWriter(str(tmp_path), 2**62, 2**20)
     log.add(records(0, 10))
     log.flush()

@@ -81,6 +81,7 @@ def test_a_program_is_built_again_when_a_sum_of_its_modules_changes_and_only_the
 ) -> None:
     sources = tmp_path / "go"
     shutil.copytree(programs.SOURCES, sources)
+    # the sources of this checkout must stay as they are
     monkeypatch.setattr(programs, "SOURCES", sources)
     home = Home(tmp_path)
     before = {name: programs.path(home, name) for name in programs.FAMILY_OF}

@@ -3,10 +3,10 @@ no cluster, milliseconds.
 """
 
 import fcntl
-import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,9 @@ from tests.cluster.places import Home
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seems_run_by: Callable[[int], None]
+) -> Path:
     """All that may be found on the PATH, for one who may do everything; each
     test takes something away.
     """
@@ -28,7 +30,8 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_text("#!/bin/sh\necho go1.26.8\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    seems_run_by(0)
+    # these tests run on machines of all kinds
     monkeypatch.setattr(needs, "_capabilities", lambda: -1)
     monkeypatch.setattr(needs, "_overlay", lambda: None)
     return folder
@@ -45,15 +48,16 @@ def test_a_machine_that_has_all_of_it_lacks_nothing(commands: Path, home: Home) 
 
 
 def test_who_is_not_root_is_told_so(
-    commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+    commands: Path, home: Home, seems_run_by: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    seems_run_by(1000)
     assert missing(["api"], home) == "root is needed, for namespaces and cgroups; try: sudo -E"
 
 
 def test_a_root_that_may_not_make_namespaces_is_told_so(
     commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # a root without rights, as in a container
     monkeypatch.setattr(needs, "_capabilities", lambda: 0)
     assert "CAP_SYS_ADMIN" in str(missing(["api"], home))
 
@@ -124,6 +128,7 @@ def test_another_apt_is_waited_for(tmp_path: Path) -> None:
 def test_a_machine_without_cgroups_is_told_so(
     commands: Path, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # the kernel's own can't be taken away
     monkeypatch.setattr(needs, "CGROUPS", tmp_path / "none")
     assert (
         missing(["node"], home)
@@ -141,6 +146,7 @@ def test_a_missing_cgroup_controller_is_named(
         (folder / name).mkdir(parents=True)
     if version == 2:
         (folder / "cgroup.controllers").write_text("cpuset cpu io pids\n")
+    # the kernel's own can't be changed
     monkeypatch.setattr(needs, "CGROUPS", folder)
     assert missing(["node"], home) == f"{folder} lacks the controllers memory"
 

@@ -68,6 +68,7 @@ def test_a_failed_submit_returns_its_sentence_where_a_script_asks_for_that(
     job = Job(script="missing.py", client=client)
     with pytest.raises(InvalidRequest):
         job.submit()
+    # what a script sets, for the length of this test
     monkeypatch.setattr(Job, "submit_raises", False)
     assert job.submit().startswith("Error: script: there is no ")
     assert not job.job_name
@@ -170,6 +171,7 @@ def test_the_namespace_falls_back_to_the_prefix(
 def test_the_active_environment_is_reassigned_and_chooses_no_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # what a script sets below, for the length of this test
     monkeypatch.setattr(client_lib, "environment", client_lib.environment)
     monkeypatch.setenv("GWAPI_ADDR", "http://127.0.0.1:9")
     monkeypatch.setenv("NAMESPACE", "other")

@@ -74,22 +74,38 @@ class Clocks(SimpleNamespace):
             raise TimeoutError
 
 
+class Sender(collectives.EntrySender):
+    """Touches and sends as the test says, without a pipe."""
+
+    def __init__(self, touch: Callable[[], None], send: Callable[[], None]) -> None:
+        self._on_touch = touch
+        self._on_send = send
+
+    def _touch(self) -> None:
+        self._on_touch()
+
+    def send(self) -> None:
+        self._on_send()
+
+
+def timed_by(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the sender takes no clock: it is part of the one file that runs in each rank
+    monkeypatch.setattr(collectives, "time", clocks)
+
+
 @pytest.mark.parametrize(("touch_s", "send_s"), [(1e-5, 1e-3), (1e-3, 0.5), (0.01, 1e-3)])
 def test_touching_and_sending_share_one_limit_of_their_time(
     touch_s: float, send_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks, touched = Clocks(), []
-    sender = object.__new__(collectives.EntrySender)
 
     def uses(seconds: float) -> None:
         clocks.used += seconds
         if seconds == touch_s:
             touched.append(clocks.now)
 
-    monkeypatch.setattr(collectives, "time", clocks)
-    monkeypatch.setattr(sender, "_touch", lambda: uses(touch_s), raising=False)
-    monkeypatch.setattr(sender, "send", lambda: uses(send_s), raising=False)
-    sender.run()
+    timed_by(clocks, monkeypatch)
+    Sender(lambda: uses(touch_s), lambda: uses(send_s)).run()
     assert clocks.used <= 0.005 * 3600
     pauses = [after - before for before, after in pairwise(touched)]
     assert max(pauses) <= 4.0  # a rank that enters none for 10 s is quiet
@@ -106,14 +122,11 @@ class SetBack(Clocks):
 
 def test_a_clock_that_is_set_back_delays_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks, sent = SetBack(now=3000.0), []
-    sender = object.__new__(collectives.EntrySender)
 
     def send() -> None:
         sent.append(clocks.now)
         raise TimeoutError
 
-    monkeypatch.setattr(collectives, "time", clocks)
-    monkeypatch.setattr(sender, "_touch", lambda: None, raising=False)
-    monkeypatch.setattr(sender, "send", send, raising=False)
-    sender.run()
+    timed_by(clocks, monkeypatch)
+    Sender(lambda: None, send).run()
     assert sent == [2001.0]
