@@ -78,6 +78,7 @@ def user_of(url: str, token: str, folder: Path, happens: Callable[..., None]) ->
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
+        # the recording shows nothing of who records it
         patch.setattr(os, "environ", environment)
         patch.setattr(sys, "orig_argv", ["python", "submit.py"])
         with Client() as client:
