@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from client_lib.job import Job
     from client_lib.spec.metrics import JobMetrics
 
-# handed in, as jobs stand above this module: `Job.each` returns a group
 MakeJob = Callable[[JobInfo], "Job"]
-_LISTED = 50  # jobs in the repr of a list
+"""Handed in, as jobs stand above this module: `Job.each` returns a group."""
+_LISTED = 50
+"""Jobs in the repr of a list."""
 
 
 def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], list[JobEnded]]:
@@ -33,10 +34,9 @@ def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], l
     infos = list[JobInfo]()
     ended = list[JobEnded]()
     for job in jobs:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            infos.append(
-                job.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            )
+            infos.append(job.wait(left_s))
         except JobEnded as problem:
             ended.append(problem)
     return infos, ended
@@ -62,11 +62,15 @@ class JobList(Sequence["Job"]):
     @overload
     def __getitem__(self, index: slice) -> list[Job]: ...
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        if isinstance(index, slice):
-            parts = (index.start or 0, -1 if index.stop is None else index.stop, index.step or 1)
-            found = self._first(None if min(parts) < 0 else index.stop)[index]
-            return [self._make(info) for info in found]
-        return self._make(self._first(None if index < 0 else index + 1)[index])
+        if not isinstance(index, slice):
+            needed = None if index < 0 else index + 1
+            return self._make(self._first(needed)[index])
+        start = index.start or 0
+        step = index.step or 1
+        needed = index.stop
+        if needed is None or min(start, needed, step) < 0:
+            needed = None
+        return [self._make(info) for info in self._first(needed)[index]]
 
     def __len__(self) -> int:
         return len(self._first(None))
@@ -76,10 +80,9 @@ class JobList(Sequence["Job"]):
 
     def _first(self, count: int | None) -> list[JobInfo]:
         """At least so many jobs, if there are as many; None: all."""
+        missing = None if count is None else max(0, count - len(self._infos))
         try:
-            self._infos += islice(
-                self._found, None if count is None else max(0, count - len(self._infos))
-            )
+            self._infos += islice(self._found, missing)
         except BaseException:  # a generator that has raised looks as if the last page had been read
             self._forget()
             raise
@@ -184,7 +187,7 @@ class Group(JobList):
         rank 0) of each job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
         return curves.compared(self._measured())
 
-    def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
+    def _measured(self) -> list[curves.Measured]:
         """The jobs with their curves, as the reports read them."""
         measured = zip(self._first(None), self.metrics().values(), strict=True)
         return [

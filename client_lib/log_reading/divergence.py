@@ -27,7 +27,8 @@ AFTER = 6
 """Number of lines that are kept from the line that differs on: enough for the end of a short
 traceback.
 """
-_SIDES_MAX = 8  # in a text
+_SIDES_MAX = 8
+"""Most sides in a text."""
 _COMPARED = ("stdout", "stderr")
 _VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|[-+]?\d[\d.,:_]*(?:e[-+]?\d+)?", re.IGNORECASE)
 
@@ -59,38 +60,77 @@ def find(read: Callable[[], Iterable[LogEntry]], ranks: Collection[int]) -> list
     printed = {stream: {rank: array("q") for rank in ranks} for stream in _COMPARED}
     for rank, entry in _lines(read()):
         printed[entry.stream].setdefault(rank, array("q")).append(hash(_masked(entry.text)))
-    places = {stream: place for stream, of_ranks in printed.items() if (place := _place(of_ranks))}
+    places: dict[str, _Place] = {}
+    for stream, of_ranks in printed.items():
+        place = _place(of_ranks)
+        if place is not None:
+            places[stream] = place
     if not places:
         return []
-    seen: Counter[tuple[str, int]] = Counter()
-    near: defaultdict[tuple[str, int], tuple[list[LogEntry], list[LogEntry]]] = defaultdict(
-        lambda: ([], [])
-    )
-    for rank, entry in _lines(read()):
-        number = seen[entry.stream, rank]
-        seen[entry.stream, rank] += 1
-        begin = places[entry.stream][1].get(rank) if entry.stream in places else None
-        if begin is not None and begin - BEFORE <= number < begin + AFTER:
-            near[entry.stream, rank][number >= begin].append(entry)
+
+    near = _near(places, read())
     found = []
-    for stream, (agreed, begins) in places.items():
-        of_ranks = {rank: near[stream, rank] for rank in sorted(begins)}
-        times = [after[0].time for _, after in of_ranks.values() if after]
-        same: defaultdict[str | None, list[int]] = defaultdict(list)
-        for rank, (_, after) in of_ranks.items():
-            same[_masked(after[0].text) if after else None].append(rank)
-        sides = []
-        for alike in sorted(same.values(), key=lambda alike: (-len(alike), alike)):
-            texts = [[entry.text for entry in entries] for entries in of_ranks[alike[0]]]
-            sides.append(Side(ranks=alike, before=texts[0], after=texts[1]))
+    for stream, place in places.items():
+        lines = {rank: near[stream, rank] for rank in sorted(place.begins)}
+        times = [each.after[0].time for each in lines.values() if each.after]
         if times:  # else the lines have been removed since
-            found.append(Divergence(stream, min(times), agreed, sides))
+            found.append(Divergence(stream, min(times), place.agreed, _sides(lines)))
     return sorted(found, key=lambda each: each.time)
 
 
-def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | None:
-    """Number of lines on which all ranks agree, and for each rank the index of the line that
-    follows them; None: the ranks differ nowhere. `printed`: the lines of each rank, as numbers."""
+class _Place(NamedTuple):
+    """The place in one stream at which the ranks begin to differ."""
+
+    agreed: int
+    """Number of lines on which all ranks agree."""
+    begins: dict[int, int]
+    """Index of the line that follows these, by rank."""
+
+
+class _Near(NamedTuple):
+    """The lines of one rank around the place."""
+
+    before: list[LogEntry]
+    after: list[LogEntry]
+
+
+def _near(
+    places: Mapping[str, _Place], entries: Iterable[LogEntry]
+) -> Mapping[tuple[str, int], _Near]:
+    """The lines around the places, by stream and rank."""
+    seen: Counter[tuple[str, int]] = Counter()
+    near: defaultdict[tuple[str, int], _Near] = defaultdict(lambda: _Near([], []))
+    for rank, entry in _lines(entries):
+        number = seen[entry.stream, rank]
+        seen[entry.stream, rank] += 1
+        if entry.stream not in places:
+            continue
+        begin = places[entry.stream].begins.get(rank)
+        if begin is None:
+            continue
+        if begin - BEFORE <= number < begin:
+            near[entry.stream, rank].before.append(entry)
+        elif begin <= number < begin + AFTER:
+            near[entry.stream, rank].after.append(entry)
+    return near
+
+
+def _sides(lines: Mapping[int, _Near]) -> list[Side]:
+    """The ranks by the line that they print at the place."""
+    alike: defaultdict[str | None, list[int]] = defaultdict(list)
+    for rank, near in lines.items():
+        alike[_masked(near.after[0].text) if near.after else None].append(rank)
+    sides = []
+    for ranks in sorted(alike.values(), key=lambda ranks: (-len(ranks), ranks)):
+        first = lines[ranks[0]]
+        before = [entry.text for entry in first.before]
+        after = [entry.text for entry in first.after]
+        sides.append(Side(ranks=ranks, before=before, after=after))
+    return sides
+
+
+def _place(printed: Mapping[int, array[int]]) -> _Place | None:
+    """None: the ranks differ nowhere. `printed`: the lines of each rank, as numbers."""
     others = {rank: lines for rank, lines in printed.items() if rank != 0}
     length = max(map(len, others.values()), default=0)
     rows = zip_longest(*others.values())
@@ -111,7 +151,10 @@ def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | No
             begin = next((at for at in range(begin, len(own)) if own[at] in nexts), begin)
     if agreed == length:
         return None
-    return agreed, dict.fromkeys(others, agreed) | ({} if own is None else {0: begin})
+    begins = dict.fromkeys(others, agreed)
+    if own is not None:
+        begins[0] = begin
+    return _Place(agreed, begins)
 
 
 def as_text(found: Divergence) -> list[str]:
@@ -125,14 +168,14 @@ def as_text(found: Divergence) -> list[str]:
     ]
     for side in found.sides[:_SIDES_MAX]:
         place, *rest = side["after"] or ["(no more lines)"]
-        shown = (
-            [f"  {text}" for text in side["before"]]
-            + [f"> {place}"]
-            + [f"  {text}" for text in rest]
-        )
-        lines += [f"[{spans(side['ranks'])}] {text}" for text in shown]
+        before = [f"  {text}" for text in side["before"]]
+        after = [f"  {text}" for text in rest]
+        for text in [*before, f"> {place}", *after]:
+            lines.append(f"[{spans(side['ranks'])}] {text}")
     left_out = [rank for side in found.sides[_SIDES_MAX:] for rank in side["ranks"]]
-    return [*lines, *([f"[{spans(left_out)}] print other lines again"] if left_out else [])]
+    if left_out:
+        lines.append(f"[{spans(left_out)}] print other lines again")
+    return lines
 
 
 def _lines(entries: Iterable[LogEntry]) -> Iterator[tuple[int, LogEntry]]:
@@ -142,7 +185,9 @@ def _lines(entries: Iterable[LogEntry]) -> Iterator[tuple[int, LogEntry]]:
         if entry.rank is None or entry.kind == PROGRESS or entry.stream not in _COMPARED:
             continue
         before = begun.pop((entry.rank, entry.stream), None)
-        whole = entry._replace(text=(before.text + entry.text)[:MAX_TEXT]) if before else entry
+        whole = entry
+        if before:
+            whole = entry._replace(text=(before.text + entry.text)[:MAX_TEXT])
         if entry.kind == GOES_ON:
             begun[entry.rank, entry.stream] = whole
         else:

@@ -8,14 +8,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from typing import Any
 
 from client_lib.errors import NotFound
 from client_lib.reports.table import Json, Row, harmless, number, progress, script
 from client_lib.spec.command_line import split_script
 
-Measured = tuple[Json, Sequence[Json]]  # a job with its curves
+Measured = tuple[Json, Sequence[Json]]
+"""A job with its curves."""
 
 HEADINGS = ("METRIC", "RANK", "CURVE", "LAST", "AT", "BEST", "AT", "VALUES")
 _BARS = "▁▂▃▄▅▆▇█"
@@ -58,10 +59,10 @@ def facts(metrics: Json) -> list[str]:
 
 def missing(metrics: Json) -> list[str]:
     """The reasons why the curves are not complete."""
+    lost = []
     thinned = [curve["name"] for curve in metrics["curves"] if curve["thinned"]]
-    lost = (
-        [f"{', '.join(thinned)}: more values than are kept, some are left out"] if thinned else []
-    )
+    if thinned:
+        lost.append(f"{', '.join(thinned)}: more values than are kept, some are left out")
     if not metrics.get("complete", True):
         lost.append("the log is long, and was not read to its end yet: ask again")
     if metrics.get("dropped"):
@@ -75,15 +76,11 @@ def csv_rows(metrics: Json) -> Iterator[Row]:
     """Heading and one row per value."""
     yield "metric", "rank", "step", "time", "value"
     for curve in metrics["curves"]:
+        name = harmless(curve["name"])
         rank = "" if curve["rank"] is None else str(curve["rank"])
-        for step, time, value in zip(curve["steps"], curve["times"], curve["values"], strict=True):
-            yield (
-                harmless(curve["name"]),
-                rank,
-                f"{float(step):.15g}",
-                f"{time:.6f}",
-                repr(float(value)),
-            )
+        points = zip(curve["steps"], curve["times"], curve["values"], strict=True)
+        for step, time, value in points:
+            yield name, rank, f"{float(step):.15g}", f"{time:.6f}", repr(float(value))
 
 
 # --- jobs ranked by a metric
@@ -96,24 +93,30 @@ def ranked(jobs: Sequence[Measured], by: str, largest: bool | None = None) -> li
     end. `largest`: True if the largest value is the best; None: as the metric's name tells, else
     the smallest. Raises NotFound: no job has this metric."""
     is_larger = bool(grows(by) if largest is None else largest)
-    if not any(curve["name"] == by for _, curves in jobs for curve in curves):
-        known = sorted({curve["name"] for _, curves in jobs for curve in curves})
-        raise NotFound(
-            f"no job of these has the metric {by!r}; they have {', '.join(known) or 'none'}"
-        )
+    known = {curve["name"] for _, curves in jobs for curve in curves}
+    if by not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise NotFound(f"no job of these has the metric {by!r}; they have {names}")
+
     found = []
     for job, curves in jobs:
+        of_job = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
         curve = next((curve for curve in curves if curve["name"] == by), None)
         at = best_at(curve, is_larger) if curve else None
-        of_job = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
         if curve and at is not None:
-            best = curve["values"][at]
-            step = curve["steps"][at]
-            last = curve["values"][-1]
-            of_job |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
+            of_job["best"] = float(curve["values"][at])
+            of_job["axis"] = curve["axis"]
+            of_job["step"] = curve["steps"][at]
+            of_job["last"] = curve["values"][-1]
         found.append(of_job)
-    sign = -1 if is_larger else 1
-    return sorted(found, key=lambda job: sign * job["best"] if "best" in job else math.inf)
+
+    def order(job: Json) -> float:
+        if "best" not in job:
+            return math.inf
+        best: float = job["best"]
+        return -best if is_larger else best
+
+    return sorted(found, key=order)
 
 
 def ranking(jobs: Sequence[Json]) -> list[Row]:
@@ -131,9 +134,12 @@ def grows(name: str) -> bool | None:
     """True if the largest value of a metric of this name is the best;
     None: the name does not tell.
     """
-    if any(word in name.lower() for word in _GROWS):
+    lower = name.lower()
+    if any(word in lower for word in _GROWS):
         return True
-    return False if any(word in name.lower() for word in _FALLS) else None
+    if any(word in lower for word in _FALLS):
+        return False
+    return None
 
 
 def best_at(curve: Json, is_larger: bool | None) -> int | None:
@@ -142,15 +148,18 @@ def best_at(curve: Json, is_larger: bool | None) -> int | None:
         return None
     values = [float(value) for value in curve["values"]]
     finite = [at for at, value in enumerate(values) if math.isfinite(value)]
-    return (max if is_larger else min)(finite, key=values.__getitem__, default=None)
+    best = max if is_larger else min
+    return best(finite, key=values.__getitem__, default=None)
 
 
 def _value(curve: Json, index: int) -> tuple[str, str]:
+    """A value and its place, as cells."""
     return number(curve["values"][index]), _place(curve["axis"], curve["steps"][index])
 
 
 def _place(axis: str, step: float) -> str:
-    return f"{'value' if axis == 'count' else axis} {float(step):.10g}"
+    counted = "value" if axis == "count" else axis
+    return f"{counted} {float(step):.10g}"
 
 
 def spark(values: Sequence[float]) -> str:
@@ -158,17 +167,21 @@ def spark(values: Sequence[float]) -> str:
     part has NaN or infinity.
     """
     count = min(_WIDTH, len(values))
-    parts = [
-        values[i * len(values) // count : (i + 1) * len(values) // count] for i in range(count)
-    ]
+    ends = [part * len(values) // count for part in range(1, count + 1)]
+    parts = [values[begin:end] for begin, end in pairwise([0, *ends])]
     means = [sum(part) / len(part) for part in parts]
     shown = [mean for mean in means if abs(mean) < _HUGE]
     low = min(shown, default=0.0)
-    span = max(shown, default=0.0) - min(shown, default=0.0)
-    return "".join(
-        _BARS[int((mean - low) / span * 7.999) if span > 0 else 0] if abs(mean) < _HUGE else "!"
-        for mean in means
-    )
+    span = max(shown, default=0.0) - low
+
+    def bar(mean: float) -> str:
+        if not abs(mean) < _HUGE:  # NaN is not, either
+            return "!"
+        if span <= 0:
+            return _BARS[0]
+        return _BARS[int((mean - low) / span * 7.999)]
+
+    return "".join(map(bar, means))
 
 
 # --- jobs beside each other
@@ -184,68 +197,71 @@ def compared(jobs: Sequence[Measured]) -> list[Json]:
     are values that a group tries, variables as `$NAME`, and fields of the job. A metric has its
     `last` value, and its `best` value if the metric's name tells which value is best."""
     known = [_known(job) for job, _ in jobs]
-    differ = [
-        name for name in dict.fromkeys(chain(*known)) if len({each.get(name) for each in known}) > 1
-    ]
+    names = dict.fromkeys(chain(*known))
+    differ = [name for name in names if len({each.get(name) for each in known}) > 1]
     found: list[Json] = []
-    for (job, curves), each in zip(jobs, known, strict=True):
-        metrics: dict[str, Any] = {}
+    for (job, curves), values in zip(jobs, known, strict=True):
+        metrics: dict[str, Json] = {}
         # rank 0 wins over no rank
         for curve in sorted(curves, key=lambda curve: curve["rank"] is not None):
-            at = best_at(curve, grows(curve["name"]))
-            values = curve["values"]
-            metrics[curve["name"]] = {
-                "last": values[-1],
-                **({} if at is None else {"best": values[at]}),
-            }
-        arguments = {name: each[name] for name in differ if name in each}
+            metrics[curve["name"]] = _last_and_best(curve)
         found.append(
-            {"name": job["name"], "state": job["state"], "arguments": arguments, "metrics": metrics}
+            {
+                "name": job["name"],
+                "state": job["state"],
+                "arguments": {name: values[name] for name in differ if name in values},
+                "metrics": metrics,
+            }
         )
     return found
+
+
+def _last_and_best(curve: Json) -> Json:
+    values = curve["values"]
+    at = best_at(curve, grows(curve["name"]))
+    if at is None:
+        return {"last": values[-1]}
+    return {"last": values[-1], "best": values[at]}
 
 
 def compared_rows(found: Sequence[Json], *, exact: bool = False) -> list[Row]:
     """The headings, and a row for each job of `compared`. `exact`: with all digits."""
     arguments = list(dict.fromkeys(name for job in found for name in job["arguments"]))
-    metrics = dict.fromkeys(
-        (name, kind) for job in found for name, values in job["metrics"].items() for kind in values
-    )
-    show = (lambda value: repr(float(value))) if exact else number
-    headings = [
-        "NAME",
-        "STATE",
-        *arguments,
-        *(name if kind == "last" else f"{kind} {name}" for name, kind in metrics),
-    ]
-    cells = [headings]
+    # name and kind, such as ("loss", "best")
+    metrics: dict[tuple[str, str], None] = {}
     for job in found:
+        for name, values in job["metrics"].items():
+            metrics.update(((name, kind), None) for kind in values)
+
+    def shown(value: float | str | None) -> str:
+        if value is None:
+            return ""
+        return repr(float(value)) if exact else number(value)
+
+    titles = [name if kind == "last" else f"{kind} {name}" for name, kind in metrics]
+    cells = [["NAME", "STATE", *arguments, *titles]]
+    for job in found:
+        given = [job["arguments"].get(name, "") for name in arguments]
         values = [job["metrics"].get(name, {}).get(kind) for name, kind in metrics]
-        shown = ["" if value is None else show(value) for value in values]
-        cells.append(
-            [
-                job["name"],
-                job["state"],
-                *(job["arguments"].get(name, "") for name in arguments),
-                *shown,
-            ]
-        )
+        cells.append([job["name"], job["state"], *given, *map(shown, values)])
     return [[harmless(cell) for cell in row] for row in cells]
 
 
 def _known(job: Json) -> dict[str, str]:
     """All values of a job by name, except values that are None."""
     spec = job["spec"]
+    group = job.get("group") or {}
+    variables = spec.get("env_variables") or {}
     named = {
         **_arguments(spec),
-        **((job.get("group") or {}).get("values") or {}),
-        **{f"${name}": value for name, value in (spec.get("env_variables") or {}).items()},
+        **(group.get("values") or {}),
+        **{f"${name}": value for name, value in variables.items()},
     }
-    named = {**named, **{name: spec[name] for name in spec if name not in {*named, *_BY_PARTS}}}
+    fields = {name: spec[name] for name in spec if name not in {*named, *_BY_PARTS}}
     return {
-        name: v if isinstance(v, str) else json.dumps(v)
-        for name, v in named.items()
-        if v is not None
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in (named | fields).items()
+        if value is not None
     }
 
 
@@ -268,10 +284,6 @@ def _arguments(spec: Json) -> dict[str, Any]:
             found[named[1]] = True if named[2] is None else named[2]
         else:
             found[f"argument {next(places)}"] = word
-    return {
-        **found,
-        **{
-            name: True if value is None else value
-            for name, value in (spec.get("flags") or {}).items()
-        },
-    }
+    for name, value in (spec.get("flags") or {}).items():
+        found[name] = True if value is None else value
+    return found

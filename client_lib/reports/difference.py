@@ -1,7 +1,7 @@
 """Compares what two jobs ran. Pure."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from client_lib.reports import curves
@@ -11,21 +11,22 @@ from client_lib.spec.wire import JobInfo, JobProvenance
 from client_lib.submit.changes import differences
 from client_lib.submit.git_reading import files_of
 
-_LINES = 200  # of the difference of one file
-# changes of one part in a sentence, and characters of each
+_LINES = 200
+"""Most lines of the difference of one file."""
 _SHOWN = 8
+"""Most changes of one part in a sentence ..."""
 _WIDE = 200
+"""... and most characters of each."""
 
 
 class Ran(NamedTuple):
-    """All that is known of one job. `texts`: of the files of its snapshot; {}:
-    they need not be compared.
-    """
+    """All that is known of one job."""
 
     info: JobInfo
     provenance: JobProvenance
     metrics: JobMetrics | None = None
     texts: Mapping[str, str] = {}
+    """The texts of the files of its snapshot; {}: they need not be compared."""
 
 
 class JobDiff(NamedTuple):
@@ -47,14 +48,20 @@ class JobDiff(NamedTuple):
 
     def sentence(self) -> str:
         """A sentence about what may have made the second job fail; "": nothing has changed."""
-        left_out = {"metrics", "not compared"} | ({"code"} if self.files else set())
+        left_out = {"metrics", "not compared"}
+        if self.files:
+            left_out.add("code")
         shown = []
         for part, found in {"files": list(self.files), **self.parts}.items():
-            if found and part not in left_out:
-                more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-                few = ", ".join(line[:_WIDE] for line in found[:_SHOWN]) + more
-                shown.append(f"{part} {few}".removeprefix("fields "))
-        return f"changed since {self.first}, which succeeded: {'; '.join(shown)}" if shown else ""
+            if not found or part in left_out:
+                continue
+            few = ", ".join(line[:_WIDE] for line in found[:_SHOWN])
+            if len(found) > _SHOWN:
+                few += f" and {len(found) - _SHOWN} more"
+            shown.append(f"{part} {few}".removeprefix("fields "))
+        if not shown:
+            return ""
+        return f"changed since {self.first}, which succeeded: {'; '.join(shown)}"
 
 
 def compare(first: Ran, second: Ran) -> JobDiff:
@@ -67,43 +74,44 @@ def compare(first: Ran, second: Ran) -> JobDiff:
     for part in before:
         old = before[part]
         new = after[part]
-        names = (
-            sorted(old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys())
-            if old and new
-            else []
-        )
-        pairs = [(name, old.get(name, "none"), new.get(name, "none")) for name in names]
-        parts[part] = [f"{name}: {one} -> {other}" for name, one, other in pairs if one != other]
+        if old and new:
+            names = old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys()
+            parts[part] = _changes(old, new, sorted(names))
+
     was = first.texts
     now = second.texts
     if not all(isinstance(ran.info.code, CodeSnapshot) for ran in (first, second)):
-        was, now, parts["not compared"] = _patches(first, second)
-    files = {
-        name: _unified(name, was.get(name, ""), now.get(name, "")) for name in sorted({*was, *now})
-    }
+        both = [ran.provenance.submitted or Provenance() for ran in (first, second)]
+        was, now = _patches(both)
+        parts["not compared"] = [
+            f"{ran.info.name}: {each.missing or 'its uncommitted changes are not recorded'}"
+            for ran, each in zip((first, second), both, strict=True)
+            if each.commit and each.diff is None
+        ]
+    files = {}
+    for name in sorted({*was, *now}):
+        text = _unified(name, was.get(name, ""), now.get(name, ""))
+        if text:
+            files[name] = text
     parts = {part: lines for part, lines in parts.items() if lines}
-    return JobDiff(
-        first.info.name,
-        second.info.name,
-        parts,
-        {name: text for name, text in files.items() if text},
-    )
+    return JobDiff(first.info.name, second.info.name, parts, files)
 
 
-def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str]]:
-    """The uncommitted changes of the files of each, and the reasons why they are not known."""
-    submitted = [ran.provenance.submitted or Provenance() for ran in both]
-    unknown = [each.diff is None for each in submitted]
-    old, new = (
-        {names[-1]: part for names, part in files_of("" if any(unknown) else each.diff or "")}
-        for each in submitted
-    )
-    why = [
-        f"{ran.info.name}: {each.missing or 'its uncommitted changes are not recorded'}"
-        for ran, each in zip(both, submitted, strict=True)
-        if each.commit and each.diff is None
-    ]
-    return old, new, why
+def _changes(old: Mapping[str, str], new: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    found = []
+    for name in names:
+        one = old.get(name, "none")
+        other = new.get(name, "none")
+        if one != other:
+            found.append(f"{name}: {one} -> {other}")
+    return found
+
+
+def _patches(both: Sequence[Provenance]) -> list[dict[str, str]]:
+    """The uncommitted changes of each, by file; none if they are not known of both."""
+    if any(each.diff is None for each in both):
+        return [{} for _ in both]
+    return [{names[-1]: part for names, part in files_of(each.diff or "")} for each in both]
 
 
 def _facts(ran: Ran) -> dict[str, dict[str, str]]:
@@ -111,18 +119,21 @@ def _facts(ran: Ran) -> dict[str, dict[str, str]]:
     code = ran.info.code
     submitted = ran.provenance.submitted
     machines = ran.provenance.machines
-    source = {
-        "snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "none")[:12]
-    }
+    kind = "snapshot" if isinstance(code, CodeSnapshot) else "script"
+    source = {kind: (code.sha256 or "none")[:12]}
     if submitted and submitted.commit:
-        source |= {"commit": submitted.commit[:12], "branch": submitted.branch or ""}
-    hardware: dict[str, str] = {}
-    for name, value in (item for machine in machines for item in machine.hardware.items()):
-        hardware[name] = ", ".join(
-            dict.fromkeys([*filter(None, hardware.get(name, "").split(", ")), value])
-        )
+        source["commit"] = submitted.commit[:12]
+        source["branch"] = submitted.branch or ""
+
+    # the values of all machines, each value once, in the order of the machines
+    different: dict[str, dict[str, None]] = {}
+    for machine in machines:
+        for name, value in machine.hardware.items():
+            different.setdefault(name, {})[value] = None
+    hardware = {name: ", ".join(filter(None, values)) for name, values in different.items()}
     if ran.provenance.images:
         hardware["image"] = ", ".join(ran.provenance.images)
+
     rows = curves.rows(ran.metrics.model_dump(mode="json")) if ran.metrics else []
     return {
         "code": source,
@@ -137,8 +148,9 @@ def _unified(name: str, before: str, after: str) -> str:
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm=""
     )
-    # a patch as it is
-    shown = after.splitlines() if not before and after.startswith("diff --git ") else list(lines)
-    return "\n".join(
-        [*shown[:_LINES], *([f"... {len(shown) - _LINES} more lines"] if shown[_LINES:] else [])]
-    )
+    is_patch = not before and after.startswith("diff --git ")
+    all_lines = after.splitlines() if is_patch else list(lines)
+    shown = all_lines[:_LINES]
+    if len(all_lines) > _LINES:
+        shown.append(f"... {len(all_lines) - _LINES} more lines")
+    return "\n".join(shown)

@@ -17,12 +17,16 @@ Json = Mapping[str, Any]
 Row = Sequence[str]
 J = TypeVar("J", bound=Json)
 
-CUT = ("SCRIPT", "WHY")  # columns that are cut where the terminal ends; no other one is as long
+CUT = ("SCRIPT", "WHY")
+"""Columns that are cut where the terminal ends; no other column is as long."""
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
-_FOLDER = re.compile(r"^/[^\s()]*/")  # of a script
-_GPUS = re.compile(r"(?:^|\.)(\d+)gpu")  # in the name of an instance type
-_ON_CPU = "the job runs on the CPU"  # in a notice of the server
+_FOLDER = re.compile(r"^/[^\s()]*/")
+"""The folder of a script."""
+_GPUS = re.compile(r"(?:^|\.)(\d+)gpu")
+"""The number of GPUs in the name of an instance type."""
+_ON_CPU = "the job runs on the CPU"
+"""Words in a notice of the server."""
 
 
 class Column(NamedTuple):
@@ -43,9 +47,7 @@ COLUMNS: dict[str, Column] = {
     "SIZE": Column(
         lambda job, _: size(job), lambda job, _: workers_and_processes(job), heading="Workers"
     ),
-    "SCRIPT": Column(
-        lambda job, _: script({**job["spec"], "script": _FOLDER.sub("", job["spec"]["script"])})
-    ),
+    "SCRIPT": Column(lambda job, _: _short_script(job["spec"])),
     "WHY": Column(lambda job, _: why(job) or progress(job), heading="Progress and reason"),
     "METRIC": Column(lambda job, _: first_metric(job), heading="Loss"),
     "INSTANCE": Column(lambda job, _: str(job["spec"].get("instance_type") or "")),
@@ -145,8 +147,11 @@ def why(job: Json) -> str:
 
 def progress(job: Json) -> str:
     """`45% · 12 min left · loss 0.231` of a running job; "": not known."""
+    parts = _done(job.get("progress") or {})
     metric = first_metric(job)
-    return " · ".join([*_done(job.get("progress") or {}), *([metric] if metric else [])])
+    if metric:
+        parts.append(metric)
+    return " · ".join(parts)
 
 
 def first_metric(job: Json) -> str:
@@ -163,19 +168,21 @@ def progress_facts(job: Json) -> tuple[str, str]:
     parts = _done(found)
     if found.get("left_s") is not None:
         parts[-1] += f" ({about(found['left_from_s'])} to {about(found['left_to_s'])})"
-        parts += [f"{number(found['rate'])} steps/s"] if found.get("rate") is not None else []
-    return " · ".join(parts), ", ".join(
-        f"{k} {number(v)}" for k, v in (found.get("metrics") or {}).items()
-    )
+        if found.get("rate") is not None:
+            parts.append(f"{number(found['rate'])} steps/s")
+    values = found.get("metrics") or {}
+    metrics = [f"{name} {number(value)}" for name, value in values.items()]
+    return " · ".join(parts), ", ".join(metrics)
 
 
 def _done(found: Json) -> list[str]:
-    done = found.get("done")
-    left_s = found.get("left_s")
-    return [
-        *([] if done is None else [f"{int(100 * done)}%"]),
-        *([] if left_s is None else [f"{about(left_s)} left"]),
-    ]
+    """The part that is done and the time that is left, as far as they are known."""
+    parts = []
+    if found.get("done") is not None:
+        parts.append(f"{int(100 * found['done'])}%")
+    if found.get("left_s") is not None:
+        parts.append(f"{about(found['left_s'])} left")
+    return parts
 
 
 def number(value: float | str) -> str:
@@ -222,14 +229,15 @@ def size(job: Json) -> str:
 def workers_and_processes(job: Json) -> tuple[int, int]:
     """The number of workers, and of processes of each: 1 where only the server knows it."""
     spec = job["spec"]
+    workers = spec.get("n_workers", 1)
     processes = spec.get("processes_per_worker", "default")
-    if processes == "default":
-        on_cpu = spec.get("type") == "nogpu" or any(
-            _ON_CPU in notice for notice in job.get("notices", [])
-        )
-        gpus = None if on_cpu else _GPUS.search(spec.get("instance_type") or "")
-        processes = max(1, int(gpus.group(1))) if gpus else 1
-    return spec.get("n_workers", 1), processes
+    if processes != "default":
+        return workers, processes
+    moved_to_cpu = any(_ON_CPU in notice for notice in job.get("notices", []))
+    gpus = _GPUS.search(spec.get("instance_type") or "")
+    if gpus is None or moved_to_cpu or spec.get("type") == "nogpu":
+        return workers, 1
+    return workers, max(1, int(gpus[1]))
 
 
 def script(spec: Json) -> str:
@@ -242,6 +250,11 @@ def script(spec: Json) -> str:
     ]
     words = [*spec.get("args", []), *flags]
     return " ".join([spec["script"], *map(shlex.quote, words)])
+
+
+def _short_script(spec: Json) -> str:
+    """The command line without the folder of the script."""
+    return script({**spec, "script": _FOLDER.sub("", spec["script"])})
 
 
 def labels(spec: Json) -> str:

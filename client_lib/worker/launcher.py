@@ -7,7 +7,6 @@ launcher_protocol.control, and read the files of launcher_protocol.directory.
 
 import contextlib
 import errno
-import operator
 import os
 import signal
 import socket
@@ -34,7 +33,7 @@ from client_lib.launcher_protocol.reasons import CANCELLED, START_FAILED, Cannot
 from client_lib.launcher_protocol.report import ProcessReport
 from client_lib.worker import rank_end
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.memory import memory_kills
+from client_lib.worker.memory import MemoryKills, memory_kills
 from client_lib.worker.preparation import Preparation
 from client_lib.worker.rank_watch import RankWatch
 from client_lib.worker.ranks import Exit, Ranks, execute
@@ -97,7 +96,7 @@ class Launcher:
         self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._drain_since: Optional[float] = None
-        self._kills = (0, 0)  # for lack of memory, before the ranks
+        self._kills_before = MemoryKills(0, 0)  # before the ranks
         self._last_lines: List[str] = []  # of the command that failed before the ranks
         self._outputs: Optional[Collector] = None
         self._sessions: Optional[Sessions] = None
@@ -197,7 +196,7 @@ class Launcher:
                 )
             if self._plan.metrics:
                 self._log.read_metrics(self._plan.metrics)
-        self._kills = memory_kills()
+        self._kills_before = memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None
         try:
@@ -396,8 +395,13 @@ class Launcher:
 
     def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
-        kills_since_start = map(operator.sub, memory_kills(), self._kills)
-        outcome = self._outcome or of_ranks(ranks, self._cancelled, *kills_since_start)
+        kills = memory_kills()
+        outcome = self._outcome or of_ranks(
+            ranks,
+            self._cancelled,
+            kills.all - self._kills_before.all,
+            kills.of_group - self._kills_before.of_group,
+        )
         content = report.as_json(
             self._plan,
             outcome,

@@ -1,13 +1,29 @@
 """Memory of this machine, and of the control group (the container) of this process (Linux)."""
 
-from typing import List, Optional, Tuple
+from typing import List, NamedTuple, Optional
 
 from client_lib.launcher_protocol.processes import content, number
 
 _MEMINFO = "/proc/meminfo"
-# bytes; version 1 of control groups has a number of this size where there is no limit
 _UNLIMITED = 2**60
-_SHORT = 0.05  # memory is short if a smaller part is available
+"""Bytes; version 1 of control groups has a number of this size where there is no limit."""
+_SHORT = 0.05
+"""Memory is short if a smaller part is available."""
+
+
+class _Names(NamedTuple):
+    """Names of one version of control groups."""
+
+    limit: str
+    """File with the memory limit."""
+    used: str
+    """File with the memory that is used."""
+    cached: bytes
+    """Line of memory.stat with what the kernel drops when it needs memory."""
+
+
+_VERSION_1 = _Names("/memory.limit_in_bytes", "/memory.usage_in_bytes", b"total_inactive_file ")
+_VERSION_2 = _Names("/memory.max", "/memory.current", b"inactive_file ")
 
 
 def out_of_memory_kills() -> int:
@@ -20,32 +36,41 @@ def out_of_memory_kills() -> int:
     )
 
 
-def memory_kills() -> Tuple[int, int]:
-    """`out_of_memory_kills`, and the number of processes of this control group (the container) that
-    the kernel has killed because its memory limit was reached."""
+class MemoryKills(NamedTuple):
+    """Numbers of processes that the kernel has killed."""
+
+    all: int
+    """The number of `out_of_memory_kills`."""
+    of_group: int
+    """Processes of this control group (the container), whose memory limit was reached."""
+
+
+def memory_kills() -> MemoryKills:
     events = ("/memory.events", "/memory.oom_control")  # of versions 2 and 1
     of_group = max(
         number(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events
     )
-    return out_of_memory_kills(), of_group
+    return MemoryKills(out_of_memory_kills(), of_group)
 
 
 def memory_is_short() -> bool:
     """The machine, or the control group of this process, has hardly any memory left (Linux)."""
-    total, available = (number(_MEMINFO, name) for name in (b"MemTotal:", b"MemAvailable:"))
-    return (memory_of_limit() or 0.0) > 1 - _SHORT or available < _SHORT * total
+    used_of_limit = memory_of_limit()
+    if used_of_limit is not None and used_of_limit > 1 - _SHORT:
+        return True
+    return number(_MEMINFO, b"MemAvailable:") < _SHORT * number(_MEMINFO, b"MemTotal:")
 
 
 def memory_of_limit() -> Optional[float]:
     """The part of its memory limit that the control group of this process (the container) uses,
     apart from what the kernel drops when it needs memory; None: there is no limit (Linux)."""
-    version_2 = ("/memory.max", "/memory.current", b"inactive_file ")
-    version_1 = ("/memory.limit_in_bytes", "/memory.usage_in_bytes", b"total_inactive_file ")
     for place, folder in enumerate(_memory_groups()):
-        most, current, cached = version_1 if place else version_2
-        limit, used = (content(folder + name).strip() for name in (most, current))
+        names = _VERSION_1 if place else _VERSION_2
+        limit = content(folder + names.limit).strip()
+        used = content(folder + names.used).strip()
         if limit.isdigit() and used.isdigit() and 0 < int(limit) < _UNLIMITED:
-            return (int(used) - number(folder + "/memory.stat", cached)) / int(limit)
+            dropped = number(folder + "/memory.stat", names.cached)
+            return (int(used) - dropped) / int(limit)
     return None
 
 

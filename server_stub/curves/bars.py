@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 from math import isfinite
 from statistics import quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_lib.spec.wire import JobProgress
 from server_stub.curves import grammar
@@ -66,13 +66,25 @@ class Bar:
         if not slopes or since > max(_SILENT_S, _SILENT_TIMES * usual):
             return JobProgress(done=self.done_part)
         slow, middle, fast = quantiles(slopes, n=4) if len(slopes) > 1 else slopes * 3
-        left_s, from_s, to_s = (
-            max(0.0, (self.total - done[-1]) / speed - since)
-            for speed in (middle, fast, slow if slow > 0 else middle)
-        )
+
+        def left_s(speed: float) -> float:
+            return max(0.0, (self.total - done[-1]) / speed - since)
+
         return JobProgress(
-            done=self.done_part, left_s=left_s, left_from_s=from_s, left_to_s=to_s, rate=middle
+            done=self.done_part,
+            left_s=left_s(middle),
+            left_from_s=left_s(fast),
+            left_to_s=left_s(slow if slow > 0 else middle),
+            rate=middle,
         )
+
+
+class _Posted(NamedTuple):
+    """A progress that a library has computed."""
+
+    at: float
+    done: float
+    left_s: float | None
 
 
 class Bars:
@@ -81,7 +93,7 @@ class Bars:
     def __init__(self, saved: Iterable[Any] = ()) -> None:
         """`saved`: what `saved` of other bars returned, to continue them."""
         self._bars = {(name, bar[0]): Bar(*bar) for name, bar in saved}
-        self._posted: tuple[float, float, float | None] | None = None
+        self._posted: _Posted | None = None
 
     def saved(self) -> list[object]:
         return [[name, astuple(bar)] for (name, _), bar in self._bars.items()]
@@ -95,13 +107,11 @@ class Bars:
         epoch = reading.epoch
         epochs = reading.epochs
         if epochs and epoch is not None and epoch <= epochs:
-            per = float(steps or 1)
-            before = max(0.0, epoch - 1) if steps else epoch
-            self._mark(
-                ("epochs", epochs * per),
-                time,
-                before * per + (step if steps and step is not None else 0.0),
-            )
+            if not steps:
+                self._mark(("epochs", float(epochs)), time, epoch)
+                return
+            done = max(0.0, epoch - 1) * steps + (step or 0.0)
+            self._mark(("epochs", float(epochs * steps)), time, done)
         elif steps and step is not None and step <= steps and epoch is None:
             # else a part of an unknown whole
             self._mark((reading.bar, float(steps)), time, step)
@@ -119,7 +129,9 @@ class Bars:
     def _main(self) -> Bar | None:
         """The first bar that is not complete, else the last one; None: there are no counters."""
         whole = [bar for bar in self.counted() if not bar.restarted]
-        return next((bar for bar in whole if bar.done_part < 1), whole[-1] if whole else None)
+        if not whole:
+            return None
+        return next((bar for bar in whole if bar.done_part < 1), whole[-1])
 
     def marks(self) -> list[tuple[float, float]]:
         """Times and steps of `_main`; []: there are no counters."""
@@ -129,14 +141,20 @@ class Bars:
     def progress(self, now: float) -> JobProgress:
         """The progress by `_main`; without values if there are no counters."""
         bar = self._main()
-        if bar or self._posted is None:
-            return bar.progress(now) if bar else JobProgress()
-        at, done, left_s = self._posted
-        left_s = None if left_s is None else max(0.0, left_s - (now - at))
-        return JobProgress(done=done, left_s=left_s, left_from_s=left_s, left_to_s=left_s)
+        if bar is not None:
+            return bar.progress(now)
+        posted = self._posted
+        if posted is None:
+            return JobProgress()
+        if posted.left_s is None:
+            return JobProgress(done=posted.done)
+        left_s = max(0.0, posted.left_s - (now - posted.at))
+        return JobProgress(done=posted.done, left_s=left_s, left_from_s=left_s, left_to_s=left_s)
 
     def post(self, time: float, percent: float | None, left_s: float | None) -> None:
         """Note the progress that a library has computed. It counts where there are no counters."""
-        if percent is not None:
-            ends = left_s is not None and isfinite(left_s)
-            self._posted = time, min(1.0, max(0.0, float(percent) / 100)), left_s if ends else None
+        if percent is None:
+            return
+        done = min(1.0, max(0.0, float(percent) / 100))
+        ends = left_s is not None and isfinite(left_s)
+        self._posted = _Posted(time, done, left_s if ends else None)

@@ -20,16 +20,24 @@ from client_lib.spec.wire import Event
 from server_stub.curves.lag import SeenStep
 
 _WAITS = (Reason.QUEUED, Reason.UNSCHEDULABLE)
-# A delay longer than this part of the usual time of some steps is a pause, and not a slow step.
 _PAUSE = 0.2
-# Largest difference between the clocks of a file system and of a process.
+"""A delay longer than this part of the usual time of some steps is a pause, and not a slow step."""
 _SLACK_S = 0.05
-# A job that starts at once has no event between its submit and its start, so that it seems to have
-# waited in the queue: a wait shorter than this is counted as a start.
+"""Largest difference between the clocks of a file system and of a process."""
 _AT_ONCE_S = 1.0
-# The marks of the last so many seconds may be missing while a run goes on, or if the run was
-# stopped.
+"""A job that starts at once has no event between its submit and its start, so that it seems to have
+waited in the queue: a wait shorter than this is counted as a start."""
 _UNSENT_S = 20.0
+"""The marks of the last so many seconds may be missing while a run goes on, or if the run was
+stopped."""
+
+
+class MarkedStep(NamedTuple):
+    """A step of a run that has a mark."""
+
+    at: float
+    """Seconds since 1970."""
+    number: float
 
 
 class Marks(NamedTuple):
@@ -51,19 +59,26 @@ def split(
     spent = dict.fromkeys(PARTS, 0.0)
     reached = float("-inf")
     phases = [list(same) for _, same in groupby(events, key=_phase)]
-    for phase, until in zip(phases, [*(phase[0].time for phase in phases[1:]), end], strict=True):
-        (attempt, use) = _phase(phase[0])
+    ends = [*(phase[0].time for phase in phases[1:]), end]
+    for phase, until in zip(phases, ends, strict=True):
+        attempt, use = _phase(phase[0])
         begin = phase[0].time
         whole_s = max(0.0, (until - begin).total_seconds())
+        is_first = phase is phases[0]
+        is_last = phase is phases[-1]
         if use == "running":
             marks = attempts.get(attempt, Marks((), (), ()))
             stops = [event.time for event in phase if event.reason == Reason.STOPPING]
-            stop = stops[0] if stops else end if phase is phases[-1] else begin
+            stop = begin
+            if stops:
+                stop = stops[0]
+            elif is_last:
+                stop = end
             _add_run(spent, begin.timestamp(), whole_s, stop.timestamp(), marks, reached)
             reached = max([reached, *(step for _, step in marks.printed)])
         elif use:
-            at_once = phase is phases[0] and len(phases) > 1 and whole_s < _AT_ONCE_S
-            spent["starting" if at_once else use] += whole_s
+            started_at_once = is_first and not is_last and whole_s < _AT_ONCE_S
+            spent["starting" if started_at_once else use] += whole_s
     return spent
 
 
@@ -83,40 +98,44 @@ def _add_run(
     steps are expected only until the last one that is seen. `reached`: the last step of earlier
     attempts."""
     end = begin + whole_s
-    places = [(at, number) for at, number in _places(marks) if begin <= at <= end]
-    lengths = [(after - at) / (m - n) for (at, n), (after, m) in pairwise(places) if after > at]
+    places = [place for place in _places(marks) if begin <= place.at <= end]
+    lengths = [
+        (after.at - place.at) / (after.number - place.number)
+        for place, after in pairwise(places)
+        if after.at > place.at
+    ]
     if not lengths:
         spent["script"] += whole_s
         return
     usual = median(lengths)  # time of a step
     if marks.seen:
-        places.append((min(end, places[-1][0] + usual), places[-1][1] + 1))
+        newest = places[-1]
+        places.append(MarkedStep(min(end, newest.at + usual), newest.number + 1))
     else:  # a step is printed at its end
-        ahead = min(places[0][0] - begin, usual * (places[1][1] - places[0][1]))
-        places.insert(0, (places[0][0] - ahead, places[0][1] - ahead / usual))
-    normal = [step for step in marks.seen if step.length_s <= 2 * usual]
-    normal_s = sum(s.length_s for s in normal)
-    waited_s = sum(max(s.lag_s.values()) for s in normal)
-    # the part in which all ranks wait for the last one
-    lag = min(1.0, waited_s / normal_s) if normal_s else 0.0
+        first = places[0]
+        ahead = min(first.at - begin, usual * (places[1].number - first.number))
+        places.insert(0, MarkedStep(first.at - ahead, first.number - ahead / usual))
+
+    lag = _lag(marks.seen, usual)
     written = sorted(at for at in marks.written if at == at)  # NaN has no place
     again_until = max((at for at, step in marks.printed if step <= reached), default=begin)
-    spent["starting"] += places[0][0] - begin
-    for (at, number), (after, next_number) in pairwise(places):
-        steps_s = min(after - at, (next_number - number) * usual)
-        more_s = after - at - steps_s
-        if _wrote(written, at, after):
+    spent["starting"] += places[0].at - begin
+    for place, after in pairwise(places):
+        steps_s = min(after.at - place.at, (after.number - place.number) * usual)
+        more_s = after.at - place.at - steps_s
+        if _wrote(written, place.at, after.at):
             spent["checkpoints"] += more_s
         elif more_s > max(usual, _PAUSE * steps_s):
             spent["unknown"] += more_s
         else:
             steps_s += more_s
-        if (at + after) / 2 <= again_until:
+        if (place.at + after.at) / 2 <= again_until:
             spent["repeated"] += steps_s
         else:
             spent["lag"] += lag * steps_s
             spent["steps"] += (1 - lag) * steps_s
-    last = places[-1][0]
+
+    last = places[-1].at
     if _wrote(written, last, end):
         spent["checkpoints"] += end - last
         return
@@ -129,17 +148,26 @@ def _add_run(
     spent["ending"] += end - last - more_s
 
 
+def _lag(seen: Sequence[SeenStep], usual: float) -> float:
+    """The part of the usual steps in which all ranks wait for the last one."""
+    normal = [step for step in seen if step.length_s <= 2 * usual]
+    normal_s = sum(step.length_s for step in normal)
+    waited_s = sum(max(step.lag_s.values()) for step in normal)
+    return min(1.0, waited_s / normal_s) if normal_s else 0.0
+
+
 def _wrote(written: Sequence[float], begin: float, end: float) -> bool:
     """True if a checkpoint was written in this time. `written`: ascending."""
     first = bisect_left(written, begin - _SLACK_S)
     return first < len(written) and written[first] <= end + _SLACK_S
 
 
-def _places(marks: Marks) -> Iterator[tuple[float, float]]:
-    """Times and numbers of steps, both ascending."""
-    last_at = newest = float("-inf")
-    for at, number in [(step.begin, float(step.number)) for step in marks.seen] or marks.printed:
-        if number > newest and at >= last_at:
-            last_at = at
-            newest = number
-            yield at, number
+def _places(marks: Marks) -> Iterator[MarkedStep]:
+    """The steps whose times and numbers ascend."""
+    entered = [MarkedStep(step.begin, float(step.number)) for step in marks.seen]
+    printed = [MarkedStep(at, number) for at, number in marks.printed]
+    last = MarkedStep(float("-inf"), float("-inf"))
+    for place in entered or printed:
+        if place.number > last.number and place.at >= last.at:
+            last = place
+            yield place

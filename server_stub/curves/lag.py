@@ -51,6 +51,10 @@ _CLOCKS_S = 0.01
 """The same for workers on several machines, whose clocks differ by as much."""
 
 
+Times = Mapping[int, float]
+"""The times at which one rank entered collectives, by their numbers."""
+
+
 class Window(NamedTuple):
     """Entries of one rank into collectives that follow each other."""
 
@@ -160,43 +164,48 @@ def steps(
 ) -> list[SeenStep]:
     """The steps that the windows of all ranks have in common, oldest first. One mapping for each
     worker. `ahead`: the seconds by which the clock of each is known to be ahead of the first."""
-    newest = [windows[-1].group for worker in workers for windows in worker.values() if windows]
-    # The group in which most ranks are.
+    ranks = [windows for worker in workers for windows in worker.values() if windows]
+    newest = [windows[-1].group for windows in ranks]
+    # the group in which most ranks are
     group = max(newest, key=newest.count, default="")
-    period = next(
-        (
-            w.period
-            for worker in workers
-            for ws in worker.values()
-            for w in ws[::-1]
-            if w.group == group
-        ),
-        0,
-    )
+    period = _period(ranks, group)
+
+    clocks = ahead or [0.0] * len(workers)
     times = [
         {rank: _times(windows, group, known) for rank, windows in worker.items()}
-        for worker, known in zip(workers, ahead or [0.0] * len(workers), strict=True)
+        for worker, known in zip(workers, clocks, strict=True)
     ]
     own = {rank: entries for worker in times for rank, entries in worker.items() if entries}
     if len(own) < 2:
         return []
+
     numbers = sorted(set.intersection(*map(set, own.values())))
     for worker in times[1:]:
-        if more := _ahead(times[0], worker, numbers, period):
-            own.update(
-                {
-                    rank: {n: each[n] - more for n in numbers}
-                    for rank, each in worker.items()
-                    if each
-                }
-            )
+        more = _ahead(times[0], worker, numbers, period)
+        if not more:
+            continue
+        for rank, entries in worker.items():
+            if entries:
+                own[rank] = {number: entries[number] - more for number in numbers}
+
     found: list[SeenStep] = []
     # numbers that follow each other
-    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        found += _steps(
-            [(n, {rank: each[n] for rank, each in own.items()}) for _, n in run], period
-        )
+    for _, numbered in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        run = [
+            Collective(number, {rank: entries[number] for rank, entries in own.items()})
+            for _, number in numbered
+        ]
+        found += _steps(run, period)
     return found
+
+
+def _period(ranks: Sequence[Sequence[Window]], group: str) -> int:
+    """The newest period that the first rank of the group has; 0: not known."""
+    for windows in ranks:
+        for window in reversed(windows):
+            if window.group == group:
+                return window.period
+    return 0
 
 
 def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
@@ -216,9 +225,8 @@ def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
             for lag, step in zip(lags, last, strict=True)
         )
         if late >= _SLOW_IN * len(last):
-            found.append(
-                Straggler(rank, median(lags), len(last), late, min(1.0, sum(lags) / whole))
-            )
+            share = min(1.0, sum(lags) / whole)
+            found.append(Straggler(rank, median(lags), len(last), late, share))
     return max(found, key=lambda each: each.share, default=None)
 
 
@@ -241,54 +249,84 @@ def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, flo
 
 
 def _ahead(
-    here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int
+    here: Mapping[int, Times], there: Mapping[int, Times], numbers: Sequence[int], period: int
 ) -> float:
     """Estimate by how many seconds the clock of one worker is ahead of another worker's; 0.0 if
     both clocks may be right.
     """
+    ours = [times for times in here.values() if times]
+    theirs = [times for times in there.values() if times]
     step = max(period, 1)
     known = set(numbers)
-    both = [(n, n + step) for n in numbers if n + step in known]
-    a, b = ([each for each in side.values() if each] for side in (here, there))
-    if not both or not a or not b:
+    both = [(number, number + step) for number in numbers if number + step in known]
+    if not both or not ours or not theirs:
         return 0.0
-    # they enter n before these enter m
-    least = max(max(e[n] for e in b) - min(e[m] for e in a) for n, m in both)
-    most = min(min(e[m] for e in b) - max(e[n] for e in a) for n, m in both)
+
+    # their ranks enter a step before ours enter the next step, and the other way round
+    least = float("-inf")
+    most = float("inf")
+    for number, following in both:
+        their_last = max(times[number] for times in theirs)
+        our_first = min(times[following] for times in ours)
+        least = max(least, their_last - our_first)
+        our_last = max(times[number] for times in ours)
+        their_first = min(times[following] for times in theirs)
+        most = min(most, their_first - our_last)
     if least <= 0 <= most:
         return 0.0
-    differences: list[float] = [
-        median_low(e[n] for e in b) - median_low(e[n] for e in a) for n in numbers
-    ]
-    return median(differences)
+
+    return median(
+        median_low(times[number] for times in theirs) - median_low(times[number] for times in ours)
+        for number in numbers
+    )
 
 
-def _steps(entries: Sequence[tuple[int, Mapping[int, float]]], period: int) -> list[SeenStep]:
+class Collective(NamedTuple):
+    """One collective, as all ranks entered it."""
+
+    number: int
+    entered: Mapping[int, float]
+    """Seconds since 1970, by rank."""
+
+
+class _Burst(NamedTuple):
+    """Collectives that are one delay for a late rank: a rank enters one of them while another rank
+    has not entered the previous one."""
+
+    first: Collective
+    lag_s: dict[int, float]
+    """The seconds by which each rank was late, at most."""
+
+
+def _steps(collectives: Sequence[Collective], period: int) -> list[SeenStep]:
     """The whole steps in collectives that follow each other."""
-    bursts = _bursts([entered for _, entered in entries])
-    numbers = [entries[begin][0] // period if period else entries[begin][0] for begin, _ in bursts]
+    bursts = _bursts(collectives)
+    numbers = [burst.first.number // max(period, 1) for burst in bursts]
     starts = [at for at in range(1, len(bursts)) if numbers[at] != numbers[at - 1]]
     found = []
     for begin, end in pairwise([0, *starts]):
-        lag_s = {rank: sum(lag[rank] for _, lag in bursts[begin:end]) for rank in bursts[begin][1]}
-        first, after = (median_low(entries[bursts[at][0]][1].values()) for at in (begin, end))
+        of_step = bursts[begin:end]
+        lag_s = {rank: sum(burst.lag_s[rank] for burst in of_step) for rank in of_step[0].lag_s}
+        first = median_low(bursts[begin].first.entered.values())
+        after = median_low(bursts[end].first.entered.values())
         found.append(SeenStep(first, max(after - first, 1e-4), numbers[begin], lag_s))
-    return found[1:] if period > 1 else found  # the first may have begun before the window
+    if period > 1:  # the first step may have begun before the window
+        return found[1:]
+    return found
 
 
-def _bursts(entered: Sequence[Mapping[int, float]]) -> list[tuple[int, dict[int, float]]]:
-    """Find the bursts: for each, the place of its first collective, and by how much each rank was
-    late in that collective. In a burst a rank enters a collective while another rank has not
-    entered the previous one. The lags of that other rank in both collectives are one delay."""
-    found: list[tuple[int, dict[int, float]]] = []
+def _bursts(collectives: Sequence[Collective]) -> list[_Burst]:
+    found: list[_Burst] = []
     last = float("-inf")
-    for place, now in enumerate(entered):
-        usual = median_low(now.values())
-        lag = {rank: max(0.0, at - usual) for rank, at in now.items()}
-        if min(now.values()) >= last:
-            found.append((place, lag))
+    for collective in collectives:
+        times = collective.entered.values()
+        usual = median_low(times)
+        lag_s = {rank: max(0.0, at - usual) for rank, at in collective.entered.items()}
+        if min(times) >= last:
+            found.append(_Burst(collective, lag_s))
         else:
-            before = found[-1][1]
-            before.update({rank: max(before[rank], each) for rank, each in lag.items()})
-        last = max(now.values())
+            before = found[-1].lag_s
+            for rank, each in lag_s.items():
+                before[rank] = max(before[rank], each)
+        last = max(times)
     return found
