@@ -215,17 +215,6 @@ def _each(check: Callable[[str], None]) -> Bound:
     return Bound(check_all)
 
 
-def check_metrics(expression: str) -> None:
-    """Raises ValueError unless `expression` is a regular expression with a named group for a
-    metric. How long it takes for a line can't be foreseen: the launcher bounds that."""
-    try:
-        names = re.compile(expression).groupindex
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"is no regular expression: {error}") from None
-    if not set(names) - {"step"}:
-        raise ValueError("needs a named group for each metric: `loss: (?P<loss>[0-9.]+)`")
-
-
 def check_webhook(url: str) -> None:
     """Raises ValueError unless `url` is an address for `notify`. It is not shown:
     who has it can write there.
@@ -327,7 +316,7 @@ class JobSpec(Strict):
     """False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics
     and progress are not read.
     """
-    metrics: Annotated[Line, Bound(check_metrics)] | None = None
+    metrics: Line | None = None
     """Regular expression whose named groups are metrics, and `step` their step, in each line of the
     output: as in `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it."""
     conda_env: Line | None = None

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.spec import metric_expression
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, defaults
 from client_lib.spec.refusals import validated
@@ -38,7 +39,13 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
             split_script(script)
         except ValueError:  # a text that can't be split may still name a file; the submit checks it
             given["script"] = shlex.quote(script.strip())
-    return validated(JobSpec, given)
+    spec = validated(JobSpec, given)
+    if spec.metrics is not None:
+        try:
+            metric_expression.check(spec.metrics)
+        except ValueError as error:
+            raise InvalidRequest(f"metrics={spec.metrics!r} {error}") from None
+    return spec
 
 
 # --- arguments of earlier years

@@ -5,10 +5,8 @@ the process is killed."""
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 import re
-import resource
 import sys
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from client_lib.errors import InvalidRequest, Unavailable
 from client_lib.launcher_protocol.record import RECORD, STREAMS
 from client_lib.spec.paths import Position
+from server_stub.logs import expressions
 from server_stub.logs.records import LoggedJob, time_of
 from server_stub.logs.render import Renderer
 from server_stub.logs.segments import LogReader
@@ -33,6 +32,8 @@ LINES_MAX = 100_000
 BYTES_MAX = 64 * 2**20
 """Largest size of the lines that one search finds."""
 _NARROWER = "search fewer lines (rank, since, attempt), or for a simpler expression"
+_NO_EXPRESSION = 3
+"""Exit code of the process of a search: the expression is wrong; the reason is on stdout."""
 _at_once = asyncio.Semaphore(2)
 _record = re.compile(RECORD.encode())
 Hit = tuple[Position, bytes]  # records to show, with their log
@@ -53,29 +54,23 @@ class _Wanted(NamedTuple):
 
 async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     """The matching records of these log directories with their context, by time.
-    Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
+    Raises InvalidRequest: what is searched for is no regular expression or takes too long to
+    compile; the search takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
     """
     asked = query.model_dump(include=set(_Wanted._fields))
     wanted = _Wanted(**asked, lines_max=LINES_MAX, bytes_max=BYTES_MAX)
     async with _at_once:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", f"from {__name__} import main; main()"),
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        process = await expressions.start(f"from {__name__} import main; main()")
         try:
-            answer, _ = await asyncio.wait_for(
-                process.communicate(pickle.dumps((logs, wanted))), LIMIT_S
-            )
+            question = pickle.dumps((logs, wanted))
+            answer = await expressions.answer_within(process, question, LIMIT_S)
         except asyncio.TimeoutError:
             took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
             raise InvalidRequest(took, hint=_NARROWER) from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    what = f"grep={wanted.grep[:100]!r}"
+    expressions.refuse_slow(what, process.returncode)
+    if process.returncode == _NO_EXPRESSION:
+        raise InvalidRequest(f"{what} is not a regular expression: {answer.decode()}")
     if process.returncode:
         raise Unavailable("the search ended with an error", hint="the server's log has it")
     found: list[Hit] | None = await asyncio.to_thread(pickle.loads, answer)
@@ -95,14 +90,16 @@ async def answer_of(
     yield renderer.end(job)
 
 
-def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
+def hits_in(
+    logs: Mapping[Position, Path], wanted: _Wanted, expression: re.Pattern[str]
+) -> list[Hit] | None:
     """Find the lines for `search`; None: there are too many."""
     found = list[Hit]()
     tail = wanted.tail
     for position, directory in logs.items():
         last: deque[Hit] = deque(maxlen=tail)
         size = sum(len(record) for _, record in found)
-        for record in _records_of(LogReader(directory), wanted):
+        for record in _records_of(LogReader(directory), wanted, expression):
             size += len(record) - (len(last[0][1]) if len(last) == tail and last else 0)
             last.append((position, record))
             if len(found) + len(last) > wanted.lines_max or size > wanted.bytes_max:
@@ -112,8 +109,7 @@ def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
     return found
 
 
-def _records_of(reader: LogReader, wanted: _Wanted) -> Iterator[bytes]:
-    expression = re.compile(wanted.grep)
+def _records_of(reader: LogReader, wanted: _Wanted, expression: re.Pattern[str]) -> Iterator[bytes]:
     since = (wanted.since or "").encode()
     ranks = {b"%d" % rank for rank in wanted.ranks}
     streams = {name.encode() for name in wanted.streams or STREAMS}
@@ -139,9 +135,14 @@ def _records_of(reader: LogReader, wanted: _Wanted) -> Iterator[bytes]:
 
 def main() -> None:
     """Answer a pickled request of `search`."""
-    # `search` kills it earlier, unless the server was killed
-    resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
-    hits = hits_in(*pickle.load(sys.stdin.buffer))
+    logs, wanted = pickle.load(sys.stdin.buffer)
+    with expressions.bounds_of_compiling():
+        try:
+            expression = re.compile(wanted.grep)
+        except (re.error, OverflowError, RecursionError) as error:
+            sys.stdout.buffer.write(str(error).encode(errors="backslashreplace"))
+            sys.exit(_NO_EXPRESSION)
+    hits = hits_in(logs, wanted, expression)
     together = groupby(hits or (), key=itemgetter(0))
     found = [(position, b"".join(record for _, record in group)) for position, group in together]
     sys.stdout.buffer.write(pickle.dumps(None if hits is None else found))

@@ -22,6 +22,7 @@ from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
+from server_stub.logs.expressions import check_metrics
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.checks import checked
 from server_stub.runtimes.plan import working_dir
@@ -279,10 +280,12 @@ class Service:
 
     # --- without a job
 
-    def render(self, user: User, request: SubmitRequest) -> Manifest:
+    async def render(self, user: User, request: SubmitRequest) -> Manifest:
         """The Manifest that `submit` would create; nothing is stored or created, and the result is
         the same each time. Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
+        if (expression := request.spec.metrics) is not None:
+            await check_metrics(expression)
         name = request.spec.name or name_for(request.spec.script, "xxxxx")
         return self.runtime.render(self._files.dry_run(admitted.request, user.name, name))
 

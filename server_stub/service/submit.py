@@ -35,6 +35,7 @@ from client_lib.spec.request import (
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
+from server_stub.logs.expressions import check_metrics
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
@@ -269,6 +270,8 @@ class Submits:
                 hint="cancel some, or wait until they have run",
             )
         admitted = self._admission.admit(user, request)
+        if (expression := request.spec.metrics) is not None:
+            await check_metrics(expression)
         if request.spec.after or request.dependencies:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
             admitted = replace(admitted, request=replaced(admitted.request, dependencies=found))

@@ -421,7 +421,7 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
         shown = [
             text,
             (await service.manifest(ANN, "one")).model_dump_json().encode(),
-            service.render(ANN, request).model_dump_json().encode(),
+            (await service.render(ANN, request)).model_dump_json().encode(),
             await service.lookup.events(ANN, "one"),
             await service.page(ANN, JobFilters(), 10, None),
             await service.request(ROOT, "one", "ann"),
@@ -570,7 +570,7 @@ def test_render_creates_nothing_and_answers_the_same_twice(bench: Bench) -> None
     async def run(service: Service) -> None:
         request = bench.request()
         before = request.model_dump_json()
-        assert service.render(ANN, request) == service.render(ANN, request)
+        assert await service.render(ANN, request) == await service.render(ANN, request)
         assert request.model_dump_json() == before
         assert await service.lookup.counts() == {}
         assert bench.runtime.given == []

@@ -133,7 +133,7 @@ async def render(
     parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody]
 ) -> Manifest:
     """The plan or manifest that a submit of this request would create. Nothing is created."""
-    return parts.service.render(user, order)
+    return await parts.service.render(user, order)
 
 
 @probes.get(paths.PING, name="ping")
