@@ -144,12 +144,18 @@ def _facts(ran: Ran) -> dict[str, dict[str, str]]:
     }
 
 
+def lines(text: str) -> list[str]:
+    """The lines of a file as editors and diffs count them: `str.splitlines` ends a line at eight
+    other characters, too."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
 def _unified(name: str, before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm=""
+    changes = difflib.unified_diff(
+        lines(before), lines(after), f"a/{name}", f"b/{name}", n=2, lineterm=""
     )
     is_patch = not before and after.startswith("diff --git ")
-    all_lines = after.splitlines() if is_patch else list(lines)
+    all_lines = lines(after) if is_patch else list(changes)
     shown = all_lines[:_LINES]
     if len(all_lines) > _LINES:
         shown.append(f"... {len(all_lines) - _LINES} more lines")

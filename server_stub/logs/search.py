@@ -34,7 +34,6 @@ BYTES_MAX = 64 * 2**20
 _NARROWER = "search fewer lines (rank, since, attempt), or for a simpler expression"
 _NO_EXPRESSION = 3
 """Exit code of the process of a search: the expression is wrong; the reason is on stdout."""
-_at_once = asyncio.Semaphore(2)
 _record = re.compile(RECORD.encode())
 Hit = tuple[Position, bytes]  # records to show, with their log
 
@@ -59,14 +58,13 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     """
     asked = query.model_dump(include=set(_Wanted._fields))
     wanted = _Wanted(**asked, lines_max=LINES_MAX, bytes_max=BYTES_MAX)
-    async with _at_once:
-        process = await expressions.start(f"from {__name__} import main; main()")
-        try:
-            question = pickle.dumps((logs, wanted))
-            answer = await expressions.answer_within(process, question, LIMIT_S)
-        except asyncio.TimeoutError:
-            took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
-            raise InvalidRequest(took, hint=_NARROWER) from None
+    process = await expressions.start(f"from {__name__} import main; main()")
+    try:
+        question = pickle.dumps((logs, wanted))
+        answer = await expressions.answer_within(process, question, LIMIT_S)
+    except asyncio.TimeoutError:
+        took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
+        raise InvalidRequest(took, hint=_NARROWER) from None
     what = f"grep={wanted.grep[:100]!r}"
     expressions.refuse_slow(what, process.returncode)
     if process.returncode == _NO_EXPRESSION:

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -18,13 +20,16 @@ from server_stub.logs.records import LoggedJob
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.lookup import JobLookup, check_observable
 from server_stub.store import Store, rows
+from server_stub.turns import Turns
 from server_stub.users import User
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_THREADS = 2
-"""Threads that read logs for their metrics, each for up to _LONGEST_S."""
+_READERS = 2
+"""Largest number of logs that are read for users at once, each for up to _LONGEST_S."""
+_WAITING = 32
+"""Largest number of requests of a user that wait: a page asks for the metrics of several jobs."""
 _LONGEST_S = 10.0
 """Longest time of reading a log for its metrics; the next request reads on."""
 _SHARED_S = 5.0
@@ -44,10 +49,23 @@ class _Asked(NamedTuple):
     """Largest number of points of a curve."""
 
 
-class _SharedAnswer(NamedTuple):
+@dataclass
+class _SharedAnswer:
     began: float
     """Monotonic time of the first request."""
     text: asyncio.Task[bytes]
+    readers: int = 0
+
+    async def wait(self) -> bytes:
+        """The text. When its last reader has gone, it is no longer made."""
+        self.readers += 1
+        try:
+            return await asyncio.shield(self.text)
+        finally:
+            self.readers -= 1
+            if not self.readers and not self.text.done():
+                self.text.cancel()
+                self.began = -math.inf  # it is no answer for later readers
 
 
 class MetricsReader:
@@ -60,7 +78,9 @@ class MetricsReader:
         self._store = store
         self._lookup = lookup
         self._curves = CurveReader()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="curves")
+        # one more than the readers of users, for the server's own questions
+        self._threads = ThreadPoolExecutor(_READERS + 1, thread_name_prefix="curves")
+        self._turns = Turns("metrics", at_once=_READERS, of_user=1, waiting_of_user=_WAITING)
         self._answers: dict[_Asked, _SharedAnswer] = {}
 
     def close(self) -> None:
@@ -95,10 +115,10 @@ class MetricsReader:
         }
         answer = self._answers.get(asked)
         if answer is None or now - answer.began >= max_age_s:
-            reading = self._read_log(partial(self._metrics, job, rank, points), job)
+            reading = self._read_for(user, partial(self._metrics, job, rank, points), job)
             answer = _SharedAnswer(now, asyncio.create_task(reading))
             self._answers[asked] = answer
-        return await asyncio.shield(answer.text)
+        return await answer.wait()
 
     def _metrics(
         self, job: JobInfo, rank: Whose, points: int, logs: LoggedJob, until: float
@@ -138,7 +158,8 @@ class MetricsReader:
             return goodput.split(events, end, marks)
 
         spent = {
-            f"{name}_s": seconds for name, seconds in (await self._read_log(split, job)).items()
+            f"{name}_s": seconds
+            for name, seconds in (await self._read_for(user, split, job)).items()
         }
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
@@ -196,6 +217,10 @@ class MetricsReader:
         except Exception:  # a job may write anything to its log; it must end
             log.exception("the step of job %s can't be read", job.id)
             return None
+
+    async def _read_for(self, user: User, read: Callable[[LoggedJob, float], T], job: JobInfo) -> T:
+        async with self._turns.of(user.name):
+            return await self._read_log(read, job)
 
     async def _read_log(self, read: Callable[[LoggedJob, float], T], job: JobInfo) -> T:
         """Call a function that reads the logs of a job in one of the threads for this,

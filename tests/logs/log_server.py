@@ -27,6 +27,7 @@ from server_stub.http.api.context import context, current_user
 from server_stub.http.api.jobs import router
 from server_stub.logs.hub import LogHub
 from server_stub.logs.records import LoggedJob
+from server_stub.turns import Turns
 from server_stub.users import User
 
 NAME = "train"
@@ -66,6 +67,8 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
         yield
         app.state.hub.close()
 
+    searches = Turns("searches", at_once=3, of_user=1, waiting_of_user=8)
+
     async def find_logs(user: User, name: str, owner: str | None) -> LoggedJob:
         if name != NAME:
             raise NotFound(f"no job named {name}")
@@ -73,7 +76,7 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
 
     async def parts() -> SimpleNamespace:
         service = SimpleNamespace(lookup=SimpleNamespace(find_logs=find_logs))
-        return SimpleNamespace(hub=app.state.hub, service=service)
+        return SimpleNamespace(hub=app.state.hub, service=service, searches=searches)
 
     async def anyone() -> User:
         return User("ann")

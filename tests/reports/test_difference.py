@@ -122,3 +122,13 @@ def test_a_command_that_is_no_file_has_no_digest() -> None:
     assert compare(ran("a", spec={"env_variables": {}}), command).parts["code"] == [
         "script: 000000000000 -> none"
     ]
+
+
+def test_a_line_of_a_file_ends_with_a_line_feed_alone() -> None:
+    before = ran("a", {"train.py": "a\x0bb\x0cc\u2028d\r\nsame\n"}, sha256="1" * 64)
+    after = ran("b", {"train.py": "a\x0bb\x0cc\u2028D\r\nsame\n"})
+    assert compare(before, after).files["train.py"].split("\n")[3:] == [
+        "-a\x0bb\x0cc\u2028d",
+        "+a\x0bb\x0cc\u2028D",
+        " same",
+    ]

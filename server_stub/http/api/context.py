@@ -23,6 +23,7 @@ from server_stub.http.metrics import Traffic
 from server_stub.logs.hub import LogHub
 from server_stub.service import Service
 from server_stub.settings import Settings
+from server_stub.turns import Turns
 from server_stub.users import User
 from server_stub.worker_gateway.attempt import WorkerRegistry
 
@@ -46,6 +47,14 @@ class Context:
     """The logins of their browsers."""
     bodies: Bodies
     """Room for the bodies of requests, of both APIs."""
+    searches: Turns = field(
+        default_factory=lambda: Turns("searches", at_once=3, of_user=1, waiting_of_user=8)
+    )
+    """Searches in logs: each keeps a core busy for up to 20 s."""
+    comparisons: Turns = field(
+        default_factory=lambda: Turns("comparisons", at_once=2, of_user=1, waiting_of_user=8)
+    )
+    """Comparisons of the code of two jobs: each takes up to seconds."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
 

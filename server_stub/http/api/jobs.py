@@ -4,11 +4,9 @@ belongs to it.
 Workers upload outputs by `workers`.
 """
 
-import asyncio
 import re
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path as InPath, Query
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -34,6 +32,7 @@ from server_stub.http.api.answers import (
 from server_stub.http.api.context import (
     JOB,
     WAIT_S,
+    Context,
     CurrentUser,
     JsonBody,
     Number,
@@ -43,9 +42,11 @@ from server_stub.http.api.context import (
     Parts,
     Wait,
 )
+from server_stub.http.waiting import unless_stopping, while_connected
 from server_stub.logs.query import LogQuery
+from server_stub.logs.records import LoggedJob
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
-from server_stub.logs.search import answer_of, search
+from server_stub.logs.search import Hit, answer_of, search
 from server_stub.logs.stream import logs as written_logs, stream as stream_logs
 from server_stub.service import JobFilters
 from server_stub.users import User
@@ -55,7 +56,6 @@ MAX_PAGE = 1000  # about 1.5 MB of response
 _VERSION_MAX = 2**53
 _SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 
-T = TypeVar("T")
 router = APIRouter()
 
 
@@ -208,7 +208,7 @@ async def get_state_changes(
     `after` as soon as there is one.
     """
     change = parts.service.lookup.state_changes(user, after, wait)
-    found = await _unless_stopping(change, parts.stopping)
+    found = await unless_stopping(change, parts.stopping)
     return found or await parts.service.lookup.state_changes(user, after, 0)
 
 
@@ -231,22 +231,10 @@ async def get_job(
     job = None
     if after_version is not None:
         change = parts.service.lookup.wait(of.user, of.name, after_version, wait, of.owner)
-        job = await _unless_stopping(change, parts.stopping)
+        job = await unless_stopping(change, parts.stopping)
         if job is not None and job.public.version <= after_version:
             job = None  # nothing but its progress has changed
     return JsonText(job.text if job else await parts.service.get(*of))
-
-
-async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
-    """The result of `change`; None once the server stops, so that a stop waits for no long poll."""
-    changed = asyncio.create_task(change)
-    stop = asyncio.create_task(stopping.wait())
-    try:
-        await asyncio.wait({changed, stop}, return_when=asyncio.FIRST_COMPLETED)
-        return changed.result() if changed.done() else None
-    finally:
-        changed.cancel()
-        stop.cancel()
 
 
 @router.get(f"{JOB}/events", response_model=wire.EventList)
@@ -324,6 +312,7 @@ async def get_provenance(parts: Parts, job: OfPath) -> wire.JobProvenance:
 
 @router.get(f"{JOB}/metrics", response_model=JobMetrics)
 async def get_job_metrics(
+    request: Request,
     parts: Parts,
     job: OfPath,
     rank: Annotated[
@@ -349,17 +338,16 @@ async def get_job_metrics(
     """
     max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
     age_s = float(max_age[1]) if max_age else 0.0
-    return JsonText(
-        await parts.service.metrics.of(job.user, job.name, rank, points, job.owner, age_s)
-    )
+    curves = parts.service.metrics.of(job.user, job.name, rank, points, job.owner, age_s)
+    return JsonText(await while_connected(request, curves))
 
 
 @router.get(f"{JOB}/goodput")
-async def get_job_goodput(parts: Parts, job: OfPath) -> JobGoodput:
+async def get_job_goodput(request: Request, parts: Parts, job: OfPath) -> JobGoodput:
     """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on;
     for its owner and admins.
     """
-    return await parts.service.metrics.goodput(*job)
+    return await while_connected(request, parts.service.metrics.goodput(*job))
 
 
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)
@@ -491,6 +479,7 @@ async def put_session(
     },
 )
 async def get_logs(
+    request: Request,
     parts: Parts,
     of: OfPath,
     query: Annotated[LogQuery, Query()],
@@ -502,8 +491,14 @@ async def get_logs(
     if query.grep is None:
         pieces = stream_logs(parts.hub, job, query, renderer)
     else:
-        pieces = answer_of(job, await search(written_logs(job, query), query), renderer)
+        found = await while_connected(request, _search(parts, of.user, job, query))
+        pieces = answer_of(job, found, renderer)
     return LiveResponse(pieces, media_type)
+
+
+async def _search(parts: Context, user: User, job: LoggedJob, query: LogQuery) -> list[Hit]:
+    async with parts.searches.of(user.name):
+        return await search(written_logs(job, query), query)
 
 
 def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -49,6 +49,7 @@ from server_stub.http.api.jobs import readable
 from server_stub.http.auth import cookie, csrf_token, set_cookie
 from server_stub.http.limits import Guard
 from server_stub.http.page import views
+from server_stub.http.waiting import while_connected
 from server_stub.users import User
 
 JOBS = 100  # in a page of the table
@@ -74,6 +75,7 @@ HEADERS = {
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request, Named], Coroutine[Any, Any, Response]]
 
 
 class Pages:
@@ -106,7 +108,9 @@ class Pages:
             routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error)
         )
 
-    def _for_user(self, handler: Callable[[Request, Named], Awaitable[Response]]) -> Endpoint:
+    def _for_user(
+        self, handler: Callable[[Request, Named], Coroutine[Any, Any, Response]]
+    ) -> Endpoint:
         """Only for logged-in users; others get the login form."""
 
         async def endpoint(request: Request) -> Response:
@@ -116,7 +120,8 @@ class Pages:
             self._logins.user(request.scope, (await _form(request)).get("csrf"))
             request.scope["user"] = user
             of = Named(user, request.path_params.get("name", ""), request.query_params.get("owner"))
-            return await handler(request, of)
+            page = handler(request, of)
+            return await (while_connected(request, page) if request.method == "GET" else page)
 
         return endpoint
 
@@ -194,9 +199,9 @@ class Pages:
             in_place = os.path.dirname(script) if script else (await service.outputs(*of)).in_place
             return _page(request, "code.html", job=info, ran=ran, in_place=in_place, files=[])
         wanted = {file or info.code.script or ""}
-        found = await _in_thread(
-            read_files, readable(self._parts, of.user, info.code.sha256), wanted
-        )
+        archive = readable(self._parts, of.user, info.code.sha256)
+        async with self._parts.comparisons.of(of.user.name):
+            found = await _in_thread(read_files, archive, wanted)
         chosen = next((each for each in found if each.name in wanted), None)
         if file and chosen is None:
             raise NotFound(f"the code of job {of.name} has no file {file}")
@@ -208,11 +213,11 @@ class Pages:
         """
         second = await self._ran(of)
         other = request.query_params.get("with") or second.provenance.last_success
-        diff = (
-            await self._compared(of.user, await self._ran(of._replace(name=other)), second)
-            if other
-            else None
-        )
+        diff = None
+        if other:
+            first = await self._ran(of._replace(name=other))
+            async with self._parts.comparisons.of(of.user.name):
+                diff = await self._compared(of.user, first, second)
         return _page(
             request, "difference.html", name=of.name, owner=of.owner or of.user.name, diff=diff
         )
@@ -305,7 +310,11 @@ def _texts(archives: Sequence[Path]) -> tuple[dict[str, str], dict[str, str], in
 
 def _text(file: SnapshotFile) -> str:
     """The text of a file that is compared; for one that is no text or is too long, a sentence."""
-    if file.text is None or file.size > _COMPARED_BYTES or file.text.count("\n") > _COMPARED_LINES:
+    if (
+        file.text is None
+        or file.size > _COMPARED_BYTES
+        or len(difference.lines(file.text)) > _COMPARED_LINES
+    ):
         limits = f"{_COMPARED_BYTES // 1024} KiB or {_COMPARED_LINES} lines"
         why = f"longer than {limits}" if file.size > _COMPARED_BYTES or file.text else "no text"
         return f"{file.size} bytes with digest {file.digest[:12]}; lines are not compared: {why}\n"
