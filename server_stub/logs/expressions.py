@@ -41,8 +41,8 @@ async def start(main: str) -> asyncio.subprocess.Process:
 async def answer_within(
     process: asyncio.subprocess.Process, question: bytes, limit: float
 ) -> bytes:
-    """What the process answers. It has ended then; it is killed if the limit, in seconds, is over
-    or the caller is cancelled. Raises asyncio.TimeoutError."""
+    """The answer of the process, which has ended then. The process is killed if the limit, in
+    seconds, is over or the caller is cancelled. Raises asyncio.TimeoutError."""
     try:
         answer, _ = await asyncio.wait_for(process.communicate(question), limit)
         return answer
