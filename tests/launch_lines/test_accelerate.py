@@ -23,8 +23,18 @@ from client_lib.launch_lines.accelerate import (
 
 FIND = "have no effect here: the workers of a job find each other by themselves"
 
-launch = pytest.importorskip("accelerate.commands.launch")
-config_args = pytest.importorskip("accelerate.commands.config.config_args")
+pytestmark = pytest.mark.xdist_group("accelerate")
+
+
+@pytest.fixture(scope="module")
+def launch() -> Any:
+    """accelerate's launcher. Imported on top, it would cost each worker of a run its seconds."""
+    return pytest.importorskip("accelerate.commands.launch")
+
+
+@pytest.fixture(scope="module")
+def config_args() -> Any:
+    return pytest.importorskip("accelerate.commands.config.config_args")
 
 
 def line(text: str, config: dict[str, Any] | None = None) -> LaunchLine:
@@ -44,7 +54,7 @@ def fields(text: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
     }
 
 
-def test_every_option_of_accelerate_has_a_meaning() -> None:
+def test_every_option_of_accelerate_has_a_meaning(launch: Any) -> None:
     for action in launch.launch_command_parser()._actions:
         for option in action.option_strings:
             name = option.lstrip("-").replace("_", "-")
@@ -188,7 +198,11 @@ CPU_FILE = {
     ],
 )
 def test_the_variables_are_those_that_accelerate_sets(
-    options: str, config: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Any,
+    options: str,
+    config: dict[str, Any] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those of its launcher that differ from the launcher's own for a bare line, which
     are the library's defaults.
@@ -202,9 +216,9 @@ def test_the_variables_are_those_that_accelerate_sets(
         (tmp_path / "accelerate.yaml").write_text(yaml.safe_dump(config))
         file = f"--config_file {tmp_path / 'accelerate.yaml'} "
     count = "" if config else "--num_processes 2 "
-    theirs = _environment(f"{file}{count}{options} train.py")
+    theirs = _environment(launch, f"{file}{count}{options} train.py")
     ours = line(f"{file}{count}{options} train.py", config).fields.get("env_variables", {})
-    bare = _environment("--num_processes 2 train.py")
+    bare = _environment(launch, "--num_processes 2 train.py")
     said = {name: value for name, value in theirs.items() if bare.get(name) != value}
     assert {name: value for name, value in ours.items() if bare.get(name) != value} == said
     assert {name: theirs.get(name) for name in ours} == ours
@@ -215,7 +229,7 @@ NOT_OURS = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
 PINNING = ("KMP_AFFINITY", "KMP_BLOCKTIME")  # would pin the ranks of a worker to the same cores
 
 
-def _environment(text: str) -> dict[str, str]:
+def _environment(launch: Any, text: str) -> dict[str, str]:
     """What accelerate's launcher adds for the line: its own code, up to where
     it would start processes.
     """
@@ -267,7 +281,7 @@ def test_a_file_says_the_counts_and_the_line_wins() -> None:
     ]
 
 
-def test_every_key_of_the_file_has_a_meaning() -> None:
+def test_every_key_of_the_file_has_a_meaning(config_args: Any) -> None:
     keys = set(config_args.ClusterConfig.__dataclass_fields__)
     assert keys == (FILE_READ | SECTIONS.keys() | FILE_DROPPED.keys()) - {"fp16", "dynamo_backend"}
 
@@ -282,7 +296,7 @@ def test_every_key_of_the_file_has_a_meaning() -> None:
     ],
 )
 def test_the_older_key_fp16_is_read_as_accelerate_reads_it(
-    config: dict[str, Any], precision: str | None, tmp_path: Path
+    config_args: Any, config: dict[str, Any], precision: str | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "old.yaml"
     file.write_text(yaml.safe_dump({"distributed_type": "NO", **config}))

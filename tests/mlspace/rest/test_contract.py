@@ -3,12 +3,14 @@ type, header or shape that the document does not know. The same ones each time. 
 its runtime runs nothing: the commands are made up.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import checks
+from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -37,12 +39,16 @@ BOUNDED = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-WHOLE_JOBS = [paths.JOBS, paths.GROUPS, paths.RENDER]
+OURS = openapi(rest_api())
+PLATFORM = openapi(public_v2.routes())
+WHOLE_JOBS = [f"POST {path}" for path in (paths.JOBS, paths.GROUPS, paths.RENDER)]
 """Their bodies are made from the largest schema, which takes most of the time of these tests."""
 KNOWN = ("job-waits", "job-ended", "job-failed")
 
-ours = schemathesis.openapi.from_dict(openapi(rest_api()))
-platform = schemathesis.openapi.from_dict(openapi(public_v2.routes()))
+one_operation = schemathesis.pytest.from_fixture("document")
+"""Makes the requests when their test runs. Made while tests are collected, they would cost each
+worker of pytest-xdist 20 s.
+"""
 
 
 @schemathesis.serializer("application/gzip", paths.RESULT)
@@ -82,12 +88,6 @@ def _without_framing(context: Any, headers: dict[str, Any] | None) -> dict[str, 
     return {name: value for name, value in (headers or {}).items() if name.lower() not in framing}
 
 
-for document in (ours, platform):
-    document.hook("map_path_parameters")(_with_known_names)
-    document.hook("map_headers")(_without_framing)
-    document.hook("map_query")(_without_waiting)
-
-
 @pytest.fixture
 def server(shared_server: Running) -> Running:
     """With a job of each kind, whatever the test before did to them."""
@@ -100,14 +100,38 @@ def server(shared_server: Running) -> Running:
     return shared_server
 
 
-@ours.exclude(path=WHOLE_JOBS, method="POST").parametrize()
+def each(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Its operations by their names, each in a document without the others."""
+    return {
+        f"{method.upper()} {path}": document | {"paths": {path: {method: operation}}}
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+
+
+def with_each(documents: Mapping[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("document", documents.values(), ids=documents, indirect=True)
+
+
+@pytest.fixture
+def document(request: pytest.FixtureRequest) -> BaseSchema:
+    loaded = schemathesis.openapi.from_dict(request.param)
+    loaded.hook("map_path_parameters")(_with_known_names)
+    loaded.hook("map_headers")(_without_framing)
+    loaded.hook("map_query")(_without_waiting)
+    return loaded
+
+
+@with_each({name: one for name, one in each(OURS).items() if name not in WHOLE_JOBS})
+@one_operation.parametrize()
 @BOUNDED
 def test_our_api_keeps_to_its_document(case: schemathesis.Case, server: Running) -> None:
     check_ours(case, server)
 
 
 @pytest.mark.process
-@ours.include(path=WHOLE_JOBS, method="POST").parametrize()
+@with_each({name: each(OURS)[name] for name in WHOLE_JOBS})
+@one_operation.parametrize()
 @settings(BOUNDED, max_examples=examples(4))
 def test_requests_with_a_whole_job_keep_to_the_document(
     case: schemathesis.Case, server: Running
@@ -120,7 +144,8 @@ def check_ours(case: schemathesis.Case, server: Running) -> None:
     case.call_and_validate(base_url=server.url, headers=headers, checks=CHECKS, timeout=20)
 
 
-@platform.parametrize()
+@with_each(each(PLATFORM))
+@one_operation.parametrize()
 @BOUNDED
 def test_the_platform_s_api_keeps_to_its_document(case: schemathesis.Case, server: Running) -> None:
     headers = {"Authorization": server.tokens["ann"]}
