@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from client_lib.worker.rank_runner.frames import HIDDEN
 from client_lib.worker.rank_runner.this_rank import THIS_RANK
 
 _LIMIT_S = 60.0
@@ -12,8 +13,10 @@ _LIMIT_S = 60.0
 _PAUSE_S = 0.002
 """Shortest pause between two tries."""
 _PAUSE_SHARE = 0.01
-"""The pause as a part of the time waited so far, if that is longer."""
+"""The pause as a part of the time waited so far, if this makes it longer."""
 _LOOPBACK = ("localhost", "127.", "::1")
+
+HIDDEN.append(globals())
 
 
 def refuse_own_master(init_method: str) -> None:
@@ -37,7 +40,7 @@ def refuse_own_master(init_method: str) -> None:
 
 
 def wait_for_master() -> None:
-    """Wait until the master listens: torch delays ranks that come before it by up to 0.7 s."""
+    """Wait until the master listens: torch delays a rank that connects earlier by up to 0.7 s."""
     import socket
 
     host = os.environ.get("MASTER_ADDR")

@@ -8,11 +8,14 @@ import sys
 import textwrap
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from client_lib.worker.rank_runner import master
+from client_lib.worker.rank_runner.frames import remove_our_frames
 from tests.kit.interpreters import EACH_PYTHON
 from tests.kit.processes import free_port
 from tests.worker.rank_runner.joined import RUNNER
@@ -625,3 +628,22 @@ def test_the_exception_from_which_the_main_thread_unwinds_is_written_when_it_is_
         TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"),
     )
     assert done == (0, "KeyError: 'lr'\n" if named else "", "")
+
+
+def test_a_traceback_in_the_wait_for_the_master_holds_no_frame_of_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The warm pool imports the package, whose modules have globals of their own."""
+    for name, value in {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    # stands for Ctrl-C while the rank connects
+    monkeypatch.setattr(socket, "create_connection", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        master.wait_for_master()
+    remove_our_frames(caught.value, set())
+    shown = traceback.extract_tb(caught.value.__traceback__)
+    assert "wait_for_master" not in [frame.name for frame in shown]
