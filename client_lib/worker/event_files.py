@@ -13,7 +13,7 @@ class EventFile:
     """An event file: TFRecords, each an Event of tensorflow/core/util/event.proto."""
 
     def __init__(self, path: str, run: str, opener: Callable[[str, int], int]) -> None:
-        """`run` begins the names of values. `opener` raises OSError for files that must not be
+        """The names of values begin with `run`. `opener` raises OSError for a file that must not be
         read."""
         self.position = 0
         self._path = path
@@ -68,13 +68,14 @@ def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
             number = {1: 8, 5: 4}[kind]
         if kind == 0:
             yield key >> 3, number
-        else:  # the size of what follows
+        else:  # `number` is the size of the bytes that follow
             yield key >> 3, data[at : at + number]
             at += number
 
 
 def _varint(data: bytes, at: int) -> Tuple[int, int]:
-    """The number that begins there, and the place after it. Raises ValueError: it does not end."""
+    """The number that begins at this place, and the place behind the number. Raises ValueError: the
+    number does not end."""
     value = 0
     for place, byte in enumerate(data[at : at + 10]):
         value |= (byte & 127) << 7 * place

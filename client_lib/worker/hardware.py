@@ -74,7 +74,7 @@ def _found(pattern: str, path: str) -> str:
 
 
 def _content(path: str) -> str:
-    """Begin of a file; "" for one that is not there, or another user's."""
+    """Beginning of a file; "": it is missing, or belongs to another user."""
     try:
         with open(path, "rb") as file:
             return file.read(_READ_MAX).decode("utf-8", "replace")

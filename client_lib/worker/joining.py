@@ -33,8 +33,8 @@ _FUTURE = "from __future__ import annotations\n"
 
 
 def joined_rank_runner() -> bytes:
-    """The text of the file. Every rank compiles it, so no import stands there twice, and none for
-    type checkers. Raises OSError, as from a zipapp, which has the file itself."""
+    """The text of the file. Every rank compiles the text, so it has no import twice, and no import
+    for type checkers. Raises OSError in a zipapp, which has the joined file and not its parts."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_runner")
     imports: Set[str] = set()
     bodies: List[str] = []

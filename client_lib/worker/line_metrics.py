@@ -10,16 +10,16 @@ from typing import Any, Callable, Dict, List, Optional
 from client_lib.launcher_protocol.record import JOB_STREAMS, metric_lines, numbers
 
 _BLOCK_S = 0.5
-"""CPU time for the lines that were read at once, at most 64 KiB."""
+"""Most CPU time for one block of lines, of up to 64 KiB."""
 _FIRST_S = 2.0
-"""CPU time for all lines at the start ..."""
+"""CPU time that all blocks together may take at the start."""
 _CPU_SHARE = 0.25
-"""... and what is added to it, as a part of the time that passes."""
+"""What is added to that time, as a part of the time that passes."""
 _LONGEST = 4000
 """Bytes; longer lines are data, not metrics."""
 _STREAMS = frozenset(stream.encode() for stream in JOB_STREAMS)
 STEP = "step"
-"""The group of this name is the step of the others."""
+"""The group of this name has the step to which the values of the other groups belong."""
 
 
 class LineMetrics:
@@ -27,9 +27,9 @@ class LineMetrics:
     One per worker.
 
     An expression can take exponential time. `re` handles signals while it searches, so a timer of
-    the process's CPU time bounds the search in each block of lines, and the searches in all of them
-    to a share of the time that passes. Beyond a bound the expression is not used any more, which a
-    message in the log says; lines are logged as before.
+    the process's CPU time can end a search. One bound holds for each block of lines, another one
+    for all searches together: a share of the time that passes. After a search beyond a bound, the
+    expression is not used any more, and a message in the log says so; lines are logged as before.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LineMetrics:
             return
         text = self._begun.pop(rank + name, b"") + text
         if stream.endswith(b"+"):
-            # enough to know at its end that it is too long
+            # one byte more than the bound: enough to know later that the line is too long
             self._begun[rank + name] = text[: _LONGEST + 1]
             return
         if len(text) > _LONGEST:

@@ -22,17 +22,17 @@ _ROWS = 2**16
 _LAST_LOOKS = 64
 """Blocks that are read after the end."""
 _DEPTH = 3
-"""Folders below each other that one search sees ..."""
+"""Levels of folders that one search sees below a root."""
 _ENTRIES = 5000
-"""... and entries of them all."""
+"""Entries of all folders that one search sees."""
 _CSV_MAX = 2**26
 """Bytes of the largest table that is read."""
 _CSV = "metrics.csv"
 _EVENTS = ".tfevents."
 _WRITES_MAX = 64
-"""Most times of writes in one line ..."""
+"""Most times of writes in one line of the log."""
 _APART_S = 0.1
-"""... and least seconds between two of them."""
+"""Least seconds between two times of writes."""
 _STEPS = ("step", "epoch")
 
 Values = Tuple[Optional[float], Dict[str, float]]
@@ -49,10 +49,10 @@ class _Written(NamedTuple):
 class MetricFiles:
     """Reads event files of TensorBoard, and Lightning's metrics.csv.
 
-    They are searched below the working directory and the directory for checkpoints. The name of an
-    event file has the host and the number of the process that writes it. A metrics.csv is read if
-    it was written since the start and a search finds no second one, which may belong to another
-    job. A file that can't be read is skipped.
+    Both are searched below the working directory and the directory for checkpoints. The name of an
+    event file has the host and the number of the process that writes the file. A metrics.csv is
+    read if it was written since the start and a search finds no second one: two may belong to
+    different jobs. A file that can't be read is skipped.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MetricFiles:
         self._events: Dict[str, _Written] = {}
         self._csv: Optional[_Csv] = None
         self._host = socket.gethostname()
-        self._ranks: Dict[int, int] = {}  # by pid, also those that have ended
+        self._ranks: Dict[int, int] = {}  # by pid, also of processes that have ended
         self._search_at = 0.0
         self._again()
 
@@ -116,7 +116,8 @@ class MetricFiles:
         return file.position != before
 
     def _search(self) -> None:
-        """Find event files that were changed since the start, and the table that was made since."""
+        """Find the event files that were changed since the start, and the table that was made since
+        then."""
         self._send_writes()
         tables: Set[str] = set()
         for entry, folder_at in _entries(self._folders):
@@ -141,8 +142,9 @@ class MetricFiles:
             self._csv = _Csv(tables.pop())
 
     def _run(self, path: str, rank: int) -> str:
-        """Path of the folder of an event file below that of another file of the rank, and a slash:
-        TensorBoard names a run below a run so. "": there is no other."""
+        """The beginning of the names of an event file's values. TensorBoard writes a run within a
+        run into a folder below the first one's: then it is the path from there to the folder of the
+        file, with a slash. "": no other file of the rank is in a folder above."""
         folder = os.path.dirname(path)
         of_rank = [path for path, written in self._events.items() if written.rank == rank]
         for other in map(os.path.dirname, of_rank):
@@ -172,12 +174,12 @@ class MetricFiles:
 
 
 def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
-    """The content of these folders and of those below, the nearest first, and the
-    last change of each folder.
+    """The content of these folders and of the folders below them, the nearest first. Each
+    entry comes with the time of the last change of its folder.
     """
     folders = [(root, 0) for root in roots]
     left = _ENTRIES
-    for folder, depth in folders:  # it grows
+    for folder, depth in folders:  # the list grows
         with contextlib.suppress(OSError):
             changed_at = os.stat(folder).st_mtime
             with os.scandir(folder) as entries:
@@ -193,8 +195,8 @@ def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a regular file, a table only of bounded size. Raises OSError for others: a pipe
-    would block the launcher.
+    """Open a regular file. Raises OSError: a table is too large, or the file is another kind, such
+    as a pipe, which would block the launcher.
     """
     fd = os.open(path, flags | os.O_NONBLOCK)
     status = os.fstat(fd)
@@ -206,13 +208,13 @@ def _opened(path: str, flags: int) -> int:
 
 
 class _Csv:
-    """A table with a heading. It may be written again as a whole, when a column is added."""
+    """A table with a heading. Lightning writes the whole table again when a column is added."""
 
     def __init__(self, path: str) -> None:
         self.position = 0
         self._path = path
         self._heading = b""
-        self._lines = 0  # below the heading, that were read
+        self._lines = 0  # that were read, without the heading
 
     def read(self) -> Iterator[Values]:
         with open(self._path, "rb", opener=_opened) as file:
@@ -221,7 +223,7 @@ class _Csv:
             if heading != self._heading or is_shorter:
                 known = [file.readline() for _ in range(self._lines)]
                 if not all(line.endswith(b"\n") for line in [heading, *known]):
-                    return  # it is being written
+                    return  # the table is being written
                 self._heading = heading
                 self.position = file.tell()
             file.seek(self.position)

@@ -1,4 +1,4 @@
-"""Finds the ranks that do nothing, by what /proc shows of them."""
+"""Finds the ranks that do nothing, by the samples that /proc gives of their work."""
 
 import os
 import time
@@ -12,7 +12,8 @@ from client_lib.worker.stillness import Sample, Stillness, Use
 ROUND_S = 1.0
 """Time between two looks."""
 REPEAT_S = 30.0
-"""A server that was restarted, or was out of reach, is told of quiet ranks again."""
+"""Time after which quiet ranks are told again: a server that was restarted, or was out of reach,
+may not know them."""
 _CHILDREN_S = 4.0
 """The children of a rank are looked at when it has been still for this time."""
 _KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
@@ -20,18 +21,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class QuietRanks:
-    """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write
-    no files; their other threads and children do hardly anything; and they enter and end no
-    collective, as a file of each rank shows (rank_runner/collectives.py), if its PyTorch has a
-    flight recorder. Bytes from a plain socket are not seen: Linux does not count them. A quiet rank
-    waits for another one, or hangs: the server, which knows all workers, decides that
-    (server_stub.service.watchdog)."""
+    """Finds the quiet ranks of this worker.
+
+    The main thread of a quiet rank computes nothing, and reads and writes no files; its other
+    threads and its children do hardly anything; and the rank enters and ends no collective. The
+    last is known if its PyTorch has a flight recorder: then the rank touches a file
+    (rank_runner/collectives.py). Bytes from a plain socket are not seen: Linux does not count them.
+    A quiet rank waits for another rank, or hangs. The server, which knows all workers, decides
+    which of the two (server_stub.service.watchdog)."""
 
     def __init__(
         self, loop: Loop, pids: Pids, tell: Callable[[Dict[int, float]], None], folder: str
     ) -> None:
-        """`tell` gets the quiet ranks, and for how many seconds they have been so, when others are
-        quiet than before, and repeatedly. `folder` has the files of the ranks."""
+        """`tell` gets the quiet ranks, with the seconds for which each has been quiet: when the set
+        of quiet ranks changes, and every REPEAT_S. `folder` has the files that the ranks touch."""
         self._loop = loop
         self._pids = pids
         self._tell = tell
@@ -40,8 +43,8 @@ class QuietRanks:
         self._told: Dict[int, float] = {}
         self._told_at = 0.0
         self.paused = False
-        """True: look away, because the ranks get a signal, and what they write
-        because of it is no move.
+        """True: take no samples, because the ranks get a signal, and their answer to the
+        signal is no move.
         """
         self._round()
 
@@ -83,8 +86,8 @@ class QuietRanks:
 
 
 def take(pid: int, with_children: bool, entries: str = "") -> Optional[Sample]:
-    """Read a sample from /proc; None: the process has ended. `entries`: the
-    file that shows collectives.
+    """Read a sample from /proc; None: the process has ended. `entries`: the file that
+    the rank touches when it enters or ends a collective.
     """
     at = time.monotonic()
     main = "/proc/%d/task/%d" % (pid, pid)
@@ -93,7 +96,7 @@ def take(pid: int, with_children: bool, entries: str = "") -> Optional[Sample]:
         return None
     try:
         entered = os.stat(entries).st_mtime
-    except OSError:  # it has entered none yet, or its PyTorch has no recorder
+    except OSError:  # the rank has entered no collective yet, or its PyTorch has no recorder
         entered = 0.0
     of_main = _use(main)
     of_process = _use("/proc/%d" % pid)
@@ -110,7 +113,7 @@ def take(pid: int, with_children: bool, entries: str = "") -> Optional[Sample]:
 
 
 def _use(path: str) -> Optional[Use]:
-    """None: the process has ended, or may not be looked at."""
+    """Read what a process or a thread has used; None: it has ended, or belongs to another user."""
     fields = stat(path)
     counters = dict(line.split(b": ") for line in content(path + "/io").splitlines())
     if not fields or not counters:

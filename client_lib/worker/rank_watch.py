@@ -1,7 +1,9 @@
 """Watches the running ranks for their launcher: describes their machine, takes stacks on request,
-and begins what reads their metrics, samples what they use, and finds the quiet ones.
+and starts the readers of metrics (`metric_files`), the samples of use (`usage`) and the search for
+quiet ranks (`quiet_ranks`).
 
-Watching never ends a rank. If no file descriptor or process is available, some of it is skipped.
+Watching never ends a rank. If no file descriptor or process is available, a part of the watch is
+left out.
 """
 
 import contextlib
@@ -32,7 +34,7 @@ _WATCH_S = 2.0
 
 
 class RankWatch:
-    """Begins with `start`, when the ranks run, and ends with `finish`."""
+    """The watch of one worker: from `start`, when the ranks run, to `finish`."""
 
     def __init__(
         self,

@@ -10,15 +10,16 @@ _LATE_S = 5.0
 _PAUSE_S = 2.0
 """Shorter pauses between two moves are not counted."""
 _PATIENCE = 6
-"""A quiet rank has been still for so many times its usual pause."""
+"""A rank is quiet only after so many times its usual pause."""
 _PAUSES = 9
-"""Number of the newest pauses, of which the median is the usual one."""
+"""Number of the newest pauses; their median is the usual pause."""
 _MAIN_CPU = 0.02
-"""Part of a core that the main thread may use and be still."""
+"""Part of a core that the main thread of a still rank may use."""
 _OTHER_CPU = 0.05
-"""The same for other threads and children together, such as one that prints lines ..."""
+"""Part of a core that the other threads and the children of a still rank may use together: one of
+them may print lines, for example."""
 _OTHER_BYTES = 65536.0
-"""... and what they may read and write in a second."""
+"""Bytes that the other threads and the children of a still rank may read and write in a second."""
 
 
 class Use(NamedTuple):
@@ -49,7 +50,7 @@ class Sample(NamedTuple):
 
 
 def moved(before: Sample, after: Sample) -> bool:
-    """True if the rank has done something between two samples, or if that is not known. Pure."""
+    """True if the rank has done something between two samples, or if nobody knows. Pure."""
     passed = after.at - before.at
     if after.busy or passed > _LATE_S or after.main.size != before.main.size:
         return True
@@ -68,7 +69,8 @@ class Stillness:
 
     def __init__(self, first: Sample) -> None:
         self.last = first
-        """The newest sample; replaced after work that the launcher has caused, which is no move."""
+        """The newest sample. The caller replaces it after work that the launcher has caused, which
+        is no move."""
         self._since = first.at
         self._pauses: Deque[float] = deque(maxlen=_PAUSES)
 
@@ -86,6 +88,6 @@ class Stillness:
 
     @property
     def quiet_s(self) -> float:
-        """Seconds without a move; 0.0: they are too few for this rank to be called quiet."""
+        """Seconds without a move; 0.0: the rank is not quiet yet."""
         usual = sorted(self._pauses)[len(self._pauses) // 2] if self._pauses else 0.0
         return self.still_s if self.still_s >= max(QUIET_S, _PATIENCE * usual) else 0.0

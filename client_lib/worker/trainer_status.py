@@ -19,9 +19,9 @@ from client_lib.worker.loop import Loop
 _REQUEST_MAX = 2**18
 """Bytes of one request."""
 _OPEN_MAX = 16
-"""Connections at a time ..."""
+"""Most connections at a time."""
 _OPEN_S = 5.0
-"""... and how long each may take."""
+"""Longest time of a connection."""
 _AGAIN_S = 1.0
 """Pause after a connection for which no file descriptor was free."""
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
@@ -40,8 +40,8 @@ def offer_status(
     directory: Directory,
     sink: Callable[[bytes], None],
 ) -> None:
-    """Give the ranks an address for their status, unless they have one or would post
-    to a proxy. Raises OSError.
+    """Give the ranks an address for their status, unless their environment has one, or names a
+    proxy to which they would post. Raises OSError.
     """
     if not {*TRAINER_STATUS, "http_proxy", "HTTP_PROXY"}.isdisjoint(ranks[0].environment):
         return
@@ -66,7 +66,7 @@ class TrainerStatus:
     def __init__(
         self, loop: Loop, token_file: str, rank: int, sink: Callable[[bytes], None]
     ) -> None:
-        """`rank`: the first of this worker, to which all values belong. Raises OSError."""
+        """`rank`: the first rank of this worker; all values count as its values. Raises OSError."""
         self._loop = loop
         self._rank = rank
         self._sink = sink
@@ -77,7 +77,7 @@ class TrainerStatus:
         self._socket.listen(_OPEN_MAX)
         self._socket.setblocking(False)
         self._open: Dict[socket.socket, bytes] = {}  # bytes received so far
-        # for clients that read it also for http
+        # some clients read the file of authorities for an address with http, too
         authorities = next(filter(os.path.exists, _AUTHORITIES), "")
         url = "http://127.0.0.1:%d/" % self._socket.getsockname()[1]
         self.variables = dict(zip(TRAINER_STATUS, (url, token_file, authorities)))  # noqa: B905  # Python 3.8
@@ -123,7 +123,7 @@ class TrainerStatus:
             peer.close()
 
     def _take(self, head: bytes, body: bytes) -> bytes:
-        """Pass a request on; the status of its answer."""
+        """Pass the values of a request on; returns the status of the answer."""
         if b"bearer %s\r\n" % self._token.encode() not in head.lower() + b"\r\n":
             return b"401 Unauthorized"
         try:

@@ -14,13 +14,13 @@ from client_lib.worker.ranks import Pids, Started, start_apart
 from client_lib.worker.system import System
 
 _SHORTEST_S = 5.0
-"""Shortest pause between samples ..."""
+"""Shortest pause between two samples."""
 _LONGEST_S = 60.0
-"""... the longest one ..."""
+"""Longest pause between two samples."""
 _OLDER = 50
-"""... and the part of the time that the ranks have run: a 50th."""
+"""Between these two bounds, the pause is this part (a 50th) of the time that the ranks have run."""
 _SHARE = 0.0005
-"""Part of a core: largest CPU time of a sample, divided by the pause after it."""
+"""Largest part of a core that samples take: after a sample of more CPU time the pause is longer."""
 _GPU_S = 15
 _QUERY = [
     "--query-gpu=index,utilization.gpu,memory.used",
@@ -43,8 +43,8 @@ class _Spent(NamedTuple):
 class UsageSampler:
     """Samples what the ranks and their children use: CPU, memory, and GPUs where there is
     nvidia-smi; and which part of its memory limit the container uses. The values go into the log as
-    objects of the stream `metrics`, so that both runtimes carry them. Sampling takes at most _SHARE
-    of a core: the more there is to read, the longer the pauses."""
+    objects of the stream `metrics`, because both runtimes carry the log to the server. Sampling
+    takes at most _SHARE of a core: the more processes are to be read, the longer the pauses."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class UsageSampler:
         gpus: Optional[List[str]],
         sink: Callable[[bytes], None],
     ) -> None:
-        """`since`: the start of the ranks, in monotonic seconds. `gpus`: those of this worker;
-        None: all. `sink` gets lines of the log."""
+        """`since`: the start of the ranks, in monotonic seconds. `gpus`: the GPUs of this worker;
+        None: all GPUs. `sink` gets lines of the log."""
         self._loop = loop
         self._pids = pids
         self._since = since
@@ -91,7 +91,7 @@ class UsageSampler:
         self._loop.call_later(max(pause, (time.thread_time() - begin) / _SHARE), self._again)
 
     def _sample(self) -> Dict[str, float]:
-        """The values now, by the names of their curves. Without /proc: only those of GPUs."""
+        """The values now, by the names of their curves. Without /proc: only the values of GPUs."""
         now = time.monotonic()
         cpu_s = 0.0
         pages = 0
@@ -129,7 +129,7 @@ class UsageSampler:
             for name, text, unit in (("percent", used, 1), ("memory_gib", mib, 1024)):
                 try:
                     self._of_gpus["worker/gpu%s_%s" % (index, name)] = round(int(text) / unit, 3)
-                except ValueError:  # the driver does not measure it on every device
+                except ValueError:  # the driver does not measure this on every device
                     continue
 
     def _close(self, reader: Started) -> None:

@@ -1,4 +1,4 @@
-"""Makes curves and progress of the lines of one worker, in the order of its log. Pure."""
+"""Makes curves and progress from the lines of one worker, in the order of its log. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes rows of the database of jobs, and jobs of rows."""
+"""Turns jobs into rows of the database, and rows into jobs."""
 
 import json
 from typing import Any

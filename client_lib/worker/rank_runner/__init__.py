@@ -19,7 +19,8 @@ torch.
 
 The launcher starts the ranks with the user's interpreter, which lacks this package. So the modules
 are joined into one file, `rank_runner.py` (`client_lib.worker.joining`, which says how they must be
-written). It may import hardly a module, before the script runs, that an interpreter has not loaded
-itself. The warm pool imports the package. One difference from `python script.py` remains: the
-runner's frames are below those of the script (inspect.stack()).
+written). Each import before the script runs delays the start of each rank, so the file imports
+hardly a module that the interpreter has not loaded already. The warm pool imports the package. One
+difference from `python script.py` remains: in inspect.stack(), the runner's frames stand below the
+script's.
 """

@@ -1,4 +1,5 @@
-"""Answers the launcher's questions: for the stacks, and for the exception that unwinds."""
+"""Answers two questions of the launcher: where the threads are (their stacks), and which exception
+ends the script."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ C_SIGNAL: Any = sys.modules["_signal"]
 STACKS_SIGNAL = 50
 """A real-time signal; stacks.py uses the same number."""
 UNWINDING_SIGNAL = 51
-"""Another one; ranks.py uses the same number."""
+"""Another real-time signal; ranks.py uses the same number."""
 STACKS_FD = 100
-"""High: files of the script get the same numbers as under `python script.py`."""
+"""A high number, so that files of the script get the same numbers as under `python script.py`."""
 _UNWINDS_S = 1.0
-"""The launcher asks when the others have lost this rank for at least this time
+"""The launcher asks at the earliest this long after the first failure of another rank
 (outcome.PEERS_END_S)."""
 
 
@@ -48,8 +49,8 @@ def begin() -> None:
 
 def _answer_unwinding(signum: int, frame: Any) -> None:
     """Write the exception from which the main thread unwinds to the error file. The launcher asks
-    before SIGTERM: a `finally` may take longer than the other ranks need to fail, which only say
-    that they lost this one."""
+    before SIGTERM: the other ranks, which report only that they lost a peer, may end while a
+    `finally` of this rank still runs."""
     try:
         error = unwinding(frame)
         if error is not None:

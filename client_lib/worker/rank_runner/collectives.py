@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 ENTRIES_MAX = 128
 """Collectives in one line of the pipe for metrics."""
 _OFTEN_S = 1.0
-"""Time between two lines in the first minute ..."""
+"""Time between two lines in the beginning."""
 _OFTEN_FOR_S = 60.0
-"""... and how long that is ..."""
+"""Length of the beginning."""
 _SELDOM_S = 16.0
-"""... and the time between two lines later."""
+"""Time between two lines later."""
 _TOUCHES = 64
-"""Touches, between two lines, of the file that shows that the rank enters collectives; at most one
-each second."""
+"""Number of touches between two lines, at most one in each second. The launcher sees by the
+touched file that the rank enters collectives."""
 _PAUSE_MAX_S = 4.0
 """Longest time between two touches: less than half of the time after which the launcher calls a
 rank quiet."""
@@ -86,7 +86,7 @@ class EntrySender:
             line = json.dumps([int(os.environ["RANK"]), "collectives", found]).encode() + b"\n"
             try:
                 os.write(self._fd, line)
-            except BlockingIOError:  # the launcher is busy: the next line has newer ones
+            except BlockingIOError:  # the launcher is busy: the next line has newer entries
                 pass
 
 
@@ -94,8 +94,8 @@ _sender: EntrySender | None = None
 
 
 def begin_entries() -> None:
-    """Start the thread. It is not one of `threading`, whose list has only
-    the threads of the script.
+    """Start the thread that sends the entries, without the module `threading`: that lists
+    only the threads of the script.
     """
     global _sender
     is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
@@ -120,9 +120,9 @@ def send_last_entries() -> None:
 
 
 def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
-    """[group, number of the first collective, collectives in a step (0: not known), its time in
-    seconds since 1970, and how much later the following were entered, in 0.1 ms]; None: nothing
-    new. `sent`: the last number of each group that was sent."""
+    """[group, number of the first collective, collectives in a step (0: not known), time of the
+    first collective in seconds since 1970, and the time from each collective to the next one, in
+    0.1 ms]; None: nothing new. `sent`: the last number of each group that was sent."""
     groups: dict[str, dict[int, Any]] = {}
     for entry in [each for dump in _recorder(True) for each in dump.get("entries", ())]:
         if not entry.get("is_p2p"):
@@ -135,7 +135,9 @@ def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
         return None
     last = numbers[-1]
     first = max(sent.get(group, -1) + 1, last - ENTRIES_MAX + 1, numbers[0])
-    if last - numbers[0] >= len(numbers):  # some are missing: take those after the last gap
+    if last - numbers[0] >= len(
+        numbers
+    ):  # some are missing: take the collectives after the last gap
         neighbours = zip(numbers, numbers[1:])  # noqa: B905 (Python 3.8)
         first = max([first] + [after for before, after in neighbours if after > before + 1])
     sent[group] = last
@@ -147,8 +149,8 @@ def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
 
 
 def _recorder(with_entries: bool) -> list[Any]:
-    """PyTorch's flight recorder, and that of NCCL: the state of each group,
-    and the newest collectives.
+    """Read PyTorch's flight recorder, and NCCL's: the state of each group, and
+    the newest collectives.
     """
     import pickle
 
@@ -158,7 +160,7 @@ def _recorder(with_entries: bool) -> list[Any]:
 
 
 def _period(kinds: list[Any]) -> int:
-    """The smallest number of collectives after which the newest repeat; 0: they do not."""
+    """The smallest number of collectives after which the newest ones repeat; 0: none."""
     for period in range(1, len(kinds) // 2 + 1):
         same = 0
         while same + period < len(kinds) and kinds[-1 - same] == kinds[-1 - same - period]:

@@ -9,9 +9,9 @@ from client_lib.worker.rank_runner.this_rank import THIS_RANK
 
 
 def write_error_file(error: BaseException, raised_at: float | None = None) -> str | None:
-    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has
-    more details. `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not
-    written."""
+    """Write the file as ErrorHandler of torch.distributed.elastic writes it. A file that is there
+    already stays: ErrorHandler has written it, with more details. `raised_at`: seconds since 1970;
+    None: now. Returns the path of the file; None: nothing was written."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.getpid() != THIS_RANK.pid:
         return None
@@ -30,7 +30,7 @@ def write_error_file(error: BaseException, raised_at: float | None = None) -> st
         message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
         with open(path, "x") as file:
             json.dump({"message": message}, file)
-    # It exists, the disk is full, or str(error) fails. The traceback is on stderr, too.
+    # The file exists, the disk is full, or str(error) fails. The traceback is on stderr, too.
     except Exception:  # noqa: BLE001
         return None
     return path

@@ -8,12 +8,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 HIDDEN: list[dict[str, Any]] = []
-"""Globals of the modules whose frames are removed; one and the same in the joined file."""
+"""Globals of the modules whose frames are removed. In the joined file all modules have the same
+globals."""
 
 
 def remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
-    """Remove the runner's frames from the exception and those from which it was raised. `seen`:
-    identities of exceptions that are done."""
+    """Remove the runner's frames from the traceback of the exception, and of each exception in its
+    chain. `seen`: identities of the exceptions that are done."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
@@ -24,7 +25,7 @@ def remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
             trace.append(entry)
         else:
             while trace and trace[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib"):
-                trace.pop()  # Python removes these itself, but not with our frame between them
+                trace.pop()  # Python removes these frames itself, but not if ours is between them
         entry = entry.tb_next
     for place, entry in enumerate(trace):
         entry.tb_next = trace[place + 1] if place + 1 < len(trace) else None

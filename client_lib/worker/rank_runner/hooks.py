@@ -21,7 +21,7 @@ HIDDEN.append(globals())
 
 
 def hook_imports() -> None:
-    """Let our functions run the imports, from now on."""
+    """Let our functions run the imports of torch and of its part for distributed jobs."""
     of: dict[str, _Import] = {
         "torch": import_torch,
         "torch.distributed.distributed_c10d": import_distributed,
@@ -30,8 +30,8 @@ def hook_imports() -> None:
 
 
 class _Hooks:
-    """A finder that lets a function run the first import of some modules,
-    which other finders find.
+    """A finder that lets a function run the first import of some modules. Other
+    finders find these modules.
     """
 
     def __init__(self, of: dict[str, _Import]) -> None:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEFORE_TORCH: list[Any] = []
-"""Files that were open before torch was imported: its import freezes all objects, and frozen ones
-are not listed."""
+"""Files that were open before torch was imported: the import freezes all objects, and the garbage
+collector does not list frozen objects."""
 
 
 def open_files() -> list[Any]:
@@ -21,7 +21,8 @@ def open_files() -> list[Any]:
 
 
 def finish_files(files: list[Any], *kinds: type | str) -> None:
-    """Flush the files of these types, or close those whose types are of these modules."""
+    """Flush the files whose type is among `kinds`; close the files whose type is of a module that
+    `kinds` names."""
     for file in files:
         try:
             if type(file).__module__ in kinds and not file.closed:

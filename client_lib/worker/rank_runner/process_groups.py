@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 HIDDEN.append(globals())
 _kept: list[Any] = []
-"""Process groups, to the end of the process: gloo's threads race with a teardown."""
+"""Process groups, kept to the end of the process: gloo's threads race with a teardown."""
 
 
 def import_distributed(module: Any, load: Callable[[Any], None]) -> None:
-    """Wrap init_process_group: wait for the master before it, and keep the groups that it makes.
+    """Import the module, and wrap two of its functions.
 
-    Wrap destroy_process_group: write the error file before it, if it runs because of an exception.
-    It may take long or hang, and a rank that is killed meanwhile prints no traceback."""
+    init_process_group: wait for the master before the call, and keep the groups that it makes.
+    destroy_process_group: if an exception has led to the call, write the error file before it. The
+    call may take long or hang, and a rank that is killed meanwhile prints no traceback."""
     import functools
 
     load(module)
@@ -63,6 +64,6 @@ def import_distributed(module: Any, load: Callable[[Any], None]) -> None:
 
 
 def keep_process_groups(module: Any) -> None:
-    """Keep the groups in torch's `_world`, before 2.0 in a table of the module."""
+    """Keep the groups that torch lists in `_world`; before 2.0, in a table of the module."""
     world = getattr(module, "_world", None)
     _kept.extend(world.pg_map if world else getattr(module, "_pg_map", ()))

@@ -7,7 +7,7 @@ class _ThisRank:
     """Facts of the process that runs the script; `answers.begin` sets them."""
 
     pid = 0
-    """Its number, which tells it from its forks."""
+    """The number of the process; a fork of the process has another one."""
     master = ""
     """The launcher's MASTER_ADDR, where the ranks of several workers meet; "": one worker."""
     is_forked = False

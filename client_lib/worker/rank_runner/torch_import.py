@@ -14,7 +14,8 @@ HIDDEN.append(globals())
 
 
 def import_torch(module: Any, load: Callable[[Any], None]) -> None:
-    """Import it: that makes half a million objects and no garbage, which takes 0.4 s to collect."""
+    """Import torch. The import makes half a million objects and no garbage: collections would take
+    0.4 s and free nothing."""
     import gc
 
     enabled = gc.isenabled()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CHAIN_MAX = 100
-"""Exceptions of a chain that are looked at."""
+"""Most exceptions of a chain that are looked at."""
 
 
 def unwinding(frame: Any) -> BaseException | None:
@@ -33,9 +33,9 @@ def unwinding(frame: Any) -> BaseException | None:
 
 
 def _entered_blocks(frame: Any) -> list[bool]:
-    """A value for each block for exceptions around the line of a frame, innermost first: True if
-    they leave it again. These are `finally`, the line of a `with`, and an `except` that ends with
-    `raise` or an exit."""
+    """The blocks that an exception enters (`finally`, the line of a `with`, `except`) around the
+    line of a frame, innermost first. For each block: True if the exception leaves it again. An
+    exception leaves an `except` only if that ends with `raise` or an exit."""
     import ast
 
     try:
@@ -55,7 +55,8 @@ def _entered_blocks(frame: Any) -> list[bool]:
 
 
 def _block(node: Any) -> tuple[int, int, bool] | None:
-    """First line, last line, and whether exceptions leave it; None: no block for exceptions."""
+    """First line, last line, and whether exceptions leave the block; None: exceptions do not enter
+    this node."""
     kind = type(node).__name__
     if kind in ("With", "AsyncWith"):
         if sys.version_info < (3, 10):  # the exit has the line that failed
