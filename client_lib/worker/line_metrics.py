@@ -14,7 +14,7 @@ _BLOCK_S = 0.5
 _FIRST_S = 2.0
 """CPU time that all blocks together may take at the start."""
 _CPU_SHARE = 0.25
-"""What is added to that time, as a part of the time that passes."""
+"""Addition to that time, as a part of the time that passes."""
 _LONGEST = 4000
 """Bytes; longer lines are data, not metrics."""
 _STREAMS = frozenset(stream.encode() for stream in JOB_STREAMS)
