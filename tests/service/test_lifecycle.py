@@ -1,4 +1,6 @@
-"""The state machine against a model: whatever a runtime says and whoever asks, in any order."""
+"""The state machine against a model: whatever a runtime says and whoever asks, in any order. And
+its messages, counts and pauses; which state follows which is the table of test_transitions.py.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -244,20 +246,6 @@ def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
     assert job.info.state is State.FAILED
 
 
-def test_max_retry_applies_to_a_lost_node_where_its_own_budget_is_used_up() -> None:
-    lost = Observation("j", 2, "ended", Reason.NODE_LOST, "why")
-    used = status(attempt=2, max_retry=1, max_infrastructure_retry=1, infrastructure_retries=1)
-    for job in (used, status(attempt=2, max_retry=2)):
-        decision = lifecycle.observe(job, lost, T0)
-        assert decision
-        assert decision.status.info.state is State.RESTARTING
-        assert decision.status.info.infrastructure_retries == job.info.infrastructure_retries
-        assert decision.status.info.message.startswith("attempt 2 failed: why (")
-        assert decision.status.info.message.endswith(
-            f" ({decision.status.info.retry}); the next starts in 2 s"
-        )
-
-
 def ended(
     job: JobStatus, reason: Reason, code: int | None = None, step: float | None = None
 ) -> JobStatus:
@@ -297,17 +285,6 @@ def test_only_the_named_failures_are_retried(
     assert after.info.message.endswith(
         f"; {after.info.retry}" if word else f" ({after.info.retry}); the next starts in 1 s"
     )
-
-
-def test_the_end_by_a_signal_is_retried_by_its_reason_not_by_the_code_of_a_shell() -> None:
-    first = Failure(rank=0, exit_code=137, signal=9)
-    seen = Observation("j", 1, "ended", Reason.SIGNAL, "why", first_failing=first)
-    for word, state in (("exit:137", State.FAILED), ("Signal", State.RESTARTING)):
-        decision = lifecycle.observe(
-            status(state=State.RUNNING, max_retry=1, retry_on=[word]), seen, T0
-        )
-        assert decision
-        assert decision.status.info.state is state
 
 
 @pytest.mark.parametrize("stop", [CANCEL, TIMEOUT])
@@ -384,15 +361,6 @@ def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
     assert decision
     assert decision.status.info.message == "2 jobs before it"
     assert decision.transitions == ()
-
-
-def test_a_setup_that_took_too_long_is_not_tried_again() -> None:
-    for reason, state in ((Reason.TIMEOUT, State.FAILED), (Reason.SETUP_FAILED, State.RESTARTING)):
-        decision = lifecycle.observe(
-            status(max_retry=1), Observation("j", 1, "ended", reason, "why"), T0
-        )
-        assert decision
-        assert decision.status.info.state is state
 
 
 def test_a_field_that_no_job_has_is_an_error() -> None:
