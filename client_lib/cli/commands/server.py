@@ -90,9 +90,9 @@ def become_server(program: str, args: Sequence[str]) -> int:
 def ui(
     connection: Connection,
     name: JobOrAll = None,
-    browser: Annotated[
-        bool, Option("--browser/--no-browser", help="Open a browser, or print the link.")
-    ] = True,
+    no_browser: Annotated[
+        bool, Option("--no-browser", help="Print the link instead.", show_default=False)
+    ] = False,
     output: TextOrJson = "text",
 ) -> None:
     """Open the server's pages in a browser: jobs, logs, curves. The link
@@ -107,7 +107,7 @@ def ui(
     )
     if output == "json":
         printer.data_json({"url": url, "expires_s": link.expires_s})
-    elif not (browser and has_screen and _opened(url, connection.config.state_dir)):
+    elif no_browser or not (has_screen and _opened(url, connection.config.state_dir)):
         printer.data(url)
         printer.hint(f"open it within {link.expires_s / 60:.0f} min; it works once")
 

@@ -161,21 +161,16 @@ def render(
 
 class _Resubmit(Command):
     """Take the words behind `--` as the arguments of the script: typer can't tell `--` alone from
-    no `--`. One word without a NAME before it is the name, as in version 0.1.0."""
+    no `--`.
+    """
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
-        try:
-            rest = super().parse_args(ctx, args[:at])
-        except typer.BadParameter:  # no NAME
-            if len(args) != at + 2:
-                raise
-            return super().parse_args(ctx, args)
         ctx.obj = args[at + 1 :] if at < len(args) else None
-        return rest
+        return super().parse_args(ctx, args[:at])
 
 
 @app.command(
