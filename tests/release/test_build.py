@@ -57,6 +57,19 @@ def test_the_wheel_holds_both_packages_and_the_launcher_of_hydra(built: Path) ->
     assert added == sources - moved | {"hydra_plugins/client_lib_launcher.py", "client_lib/COMMIT"}
 
 
+def test_the_sdist_holds_every_file_of_the_repository(built: Path) -> None:
+    """Also behind links to folders, by which the chart has the manifests of the base."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
+    files: set[str] = set()
+    for name in listed.splitlines():
+        path = ROOT / name
+        below = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+        files |= {str(each.relative_to(ROOT)) for each in below}
+    with tarfile.open(built / f"{SDIST}.tar.gz") as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert sorted(files - names) == []
+
+
 def test_the_metadata_has_what_an_index_shows(metadata: Message) -> None:
     assert (metadata["Name"], metadata["Version"]) == ("client-lib", __version__)
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
