@@ -22,8 +22,9 @@ OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory lim
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
-"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may
-need it. It is shorter than SAME_MOMENT_S: a later error would not count."""
+"""Time in which the other ranks may end by themselves, after a rank has failed because it lost a
+peer: the guilty rank may be among them. Shorter than SAME_MOMENT_S, because a later error would not
+count."""
 _ABORTED = 6
 
 # regular expressions, compiled when a rank has failed: most launchers never need them
@@ -69,9 +70,9 @@ class Ended(NamedTuple):
     process may take long to end.
     """
     stopped_by_us: bool
-    """The launcher ended it while it was still at work. It is never the cause."""
+    """The launcher ended the rank while it was at work. Such a rank is never the cause."""
     lost_peer: bool
-    """Its error is one that the death of a peer causes."""
+    """The death of a peer causes errors like this rank's."""
     exception: Optional[str]
     traceback: Optional[str]
     last_lines: List[str]

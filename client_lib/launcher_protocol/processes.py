@@ -111,8 +111,9 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def content(path: str) -> bytes:
-    """Content of a file of the kernel; empty for one that is not there, or another user's. Raises
-    OSError: this process has too many open files. What is there must not look as if it were not."""
+    """Content of a file of the kernel; empty: the file is missing, or belongs to another user.
+    Raises OSError: this process has too many open files. A file that exists must not look missing.
+    """
     try:
         with open(path, "rb") as file:
             return file.read()

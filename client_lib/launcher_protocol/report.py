@@ -87,7 +87,7 @@ class _Always(TypedDict):
     worker: int
     attempt: int
     exit_code: int
-    """Exit code of the worker: that of the first failing rank, or 0."""
+    """Exit code of the worker: the exit code of the first failing rank, or 0."""
     reason: str
     """A value of client_lib.spec.states.Reason."""
     message: str

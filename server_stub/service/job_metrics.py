@@ -70,7 +70,7 @@ class _SharedAnswer:
 
 class MetricsReader:
     """Reads the metrics of the jobs of one service. Event loop only. The methods for users take
-    `owner` as those of `Service` do.
+    `owner` as the methods of `Service` do.
     """
 
     def __init__(self, clock: Clock, store: Store, lookup: JobLookup) -> None:
@@ -84,8 +84,8 @@ class MetricsReader:
         self._answers: dict[_Asked, _SharedAnswer] = {}
 
     def close(self) -> None:
-        """Read no more logs; those that wait for a thread would delay the end
-        of the server by 10 s each.
+        """Read no more logs: each read that waits for a thread would delay the end
+        of the server by 10 s.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -164,8 +164,8 @@ class MetricsReader:
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
     async def details(self, user: User, job: JobInfo) -> JobProgress | None:
-        """The progress of a running job, with its slow rank; of one that has
-        ended only what was wrong.
+        """The progress of a running job, with its slow rank. Of a job that has ended:
+        only what was wrong.
         """
         if not (_is_observable(user, job) and (job.state == State.RUNNING or job.state.final)):
             return None
@@ -175,8 +175,8 @@ class MetricsReader:
         return found
 
     async def progress(self, user: User, jobs: Iterable[JobInfo]) -> dict[str, JobProgress]:
-        """The progress of those of these jobs that run and that this user
-        may observe, by their ids.
+        """The progress of the jobs that run, and that this user may observe, by
+        their ids.
         """
         chosen = [job for job in jobs if job.state == State.RUNNING and _is_observable(user, job)]
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}

@@ -257,7 +257,7 @@ class Service:
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
     async def outputs(self, user: User, name: str, owner: str | None = None) -> OutputList:
-        """The files of a job that are kept, and those that are not. Raises NotFound."""
+        """The files of a job that are kept, and the files that are not kept. Raises NotFound."""
         row = (await self.lookup.find(user, name, owner)).row
         in_place = None
         with suppress(ServerError):  # its request can't be read

@@ -16,8 +16,8 @@ from server_stub.store.rows import JobRow
 def stand_in(
     job_id: str, owner: str, name: str, created_at: datetime | None, **known: Any
 ) -> JobInfo:
-    """A JobInfo in place of one that can't be read, by what is known of the
-    job. `known`: more fields.
+    """A JobInfo in place of a record that can't be read, by what is known of
+    the job. `known`: more fields.
     """
     facts = {
         "version": 1,
