@@ -20,6 +20,8 @@ RUN = ROOT / ".ci" / "run"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TOOLS = ("apt-get", "ps", "ip", "mount", "nsenter", "openssl", "chromium", "go", "npm", "initdb")
 
+TIERS = ("check", "docs", "test", "test-all", "test-cluster")
+
 CiRun = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -52,7 +54,8 @@ def script(path: Path, line: str) -> None:
 
 
 def targets(asked: Path) -> list[str]:
-    return [line.split()[0] for line in asked.read_text().splitlines()]
+    """What `make` was asked for, without options and variables."""
+    return [word for word in asked.read_text().split() if word in TIERS]
 
 
 def test_without_a_tier_it_is_everything_that_must_hold_of_main(run: CiRun, asked: Path) -> None:
@@ -64,6 +67,13 @@ def test_without_a_tier_it_is_everything_that_must_hold_of_main(run: CiRun, aske
 def test_the_tiers_that_are_named_run_in_their_order(run: CiRun, asked: Path) -> None:
     assert run("test", "check").returncode == 0
     assert targets(asked) == ["test", "check"]
+
+
+def test_check_and_docs_run_side_by_side(run: CiRun, asked: Path) -> None:
+    assert run("docs", "test", "check").returncode == 0
+    together, test = asked.read_text().splitlines()
+    assert together == "--jobs=2 --output-sync=target check docs"
+    assert test.startswith("test ")
 
 
 def test_the_tests_of_the_client_are_folders_that_are_there(run: CiRun, asked: Path) -> None:
