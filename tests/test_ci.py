@@ -32,7 +32,7 @@ def asked(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, asked: Path) -> CiRun:
+def ci(tmp_path: Path, asked: Path) -> CiRun:
     """Run `.ci/run` where all its tools are there, and do nothing."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -58,42 +58,42 @@ def targets(asked: Path) -> list[str]:
     return [word for word in asked.read_text().split() if word in TIERS]
 
 
-def test_without_a_tier_it_is_everything_that_must_hold_of_main(run: CiRun, asked: Path) -> None:
-    done = run()
+def test_without_a_tier_it_is_everything_that_must_hold_of_main(ci: CiRun, asked: Path) -> None:
+    done = ci()
     assert done.returncode == 0, done.stderr
     assert targets(asked) == ["check", "docs", "test-all", "test-cluster"]
 
 
-def test_the_tiers_that_are_named_run_in_their_order(run: CiRun, asked: Path) -> None:
-    assert run("test", "check").returncode == 0
+def test_the_tiers_that_are_named_run_in_their_order(ci: CiRun, asked: Path) -> None:
+    assert ci("test", "check").returncode == 0
     assert targets(asked) == ["test", "check"]
 
 
-def test_check_and_docs_run_side_by_side(run: CiRun, asked: Path) -> None:
-    assert run("docs", "test", "check").returncode == 0
+def test_check_and_docs_run_side_by_side(ci: CiRun, asked: Path) -> None:
+    assert ci("docs", "test", "check").returncode == 0
     together, test = asked.read_text().splitlines()
     assert together == "--jobs=2 --output-sync=target check docs"
     assert test.startswith("test ")
 
 
-def test_the_tests_of_the_client_are_folders_that_are_there(run: CiRun, asked: Path) -> None:
-    assert run("client").returncode == 0
+def test_the_tests_of_the_client_are_folders_that_are_there(ci: CiRun, asked: Path) -> None:
+    assert ci("client").returncode == 0
     assert targets(asked) == ["test"]
     folders = re.findall(r"tests/\S+", asked.read_text())
     assert len(folders) > 5
     assert [folder for folder in folders if not list((ROOT / folder).glob("test_*.py"))] == []
 
 
-def test_a_skipped_test_fails_the_whole_run_alone(run: CiRun, asked: Path) -> None:
-    whole = run(CI="true")
+def test_a_skipped_test_fails_the_whole_run_alone(ci: CiRun, asked: Path) -> None:
+    whole = ci(CI="true")
     assert whole.returncode == 1
     assert "a test was skipped, which CI does not accept" in whole.stderr
     assert targets(asked) == ["check", "docs", "test-all"]
-    assert run("test", CI="true").returncode == 0
+    assert ci("test", CI="true").returncode == 0
 
 
-def test_an_unknown_tier_is_refused_before_anything_runs(run: CiRun, asked: Path) -> None:
-    done = run("check", "tests")
+def test_an_unknown_tier_is_refused_before_anything_runs(ci: CiRun, asked: Path) -> None:
+    done = ci("check", "tests")
     assert done.returncode == 2
     assert done.stderr.startswith("there is no tier 'tests'; the tiers are check docs client test")
     assert not asked.exists()

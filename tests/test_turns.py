@@ -17,7 +17,7 @@ T = TypeVar("T")
 USERS = ["ann", "ben", "eve"]
 
 
-def run(test: Coroutine[Any, Any, T]) -> T:
+def within_10_s(test: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(test, 10))
 
 
@@ -64,7 +64,7 @@ def test_the_work_of_one_user_leaves_room_for_others() -> None:
             await work.end()
             await settle()
 
-    run(test())
+    within_10_s(test())
 
 
 def test_users_who_wait_are_served_in_turn() -> None:
@@ -84,7 +84,7 @@ def test_users_who_wait_are_served_in_turn() -> None:
             await now.end()
         assert served == ["ann", "ben", "ann", "ben", "ann"]
 
-    run(test())
+    within_10_s(test())
 
 
 def test_too_much_work_of_one_user_is_refused_at_once() -> None:
@@ -98,7 +98,7 @@ def test_too_much_work_of_one_user_is_refused_at_once() -> None:
         for work in works:
             await work.end()
 
-    run(test())
+    within_10_s(test())
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -143,4 +143,4 @@ def test_no_turn_is_lost_and_none_is_given_twice(
                 works.remove(work)
                 await work.end()
 
-    run(test())
+    within_10_s(test())

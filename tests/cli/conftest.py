@@ -35,7 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def server(environment: dict[str, str]) -> Iterator[SmallServer]:
+def small_server(environment: dict[str, str]) -> Iterator[SmallServer]:
     """Every command of this test talks to it."""
     with SmallServer() as small:
         environment["CLIENT_LIB_ENDPOINT"] = small.url

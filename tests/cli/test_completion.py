@@ -42,9 +42,9 @@ def offered(cli: Run, *words: str, **variables: str) -> list[str]:
     ],
 )
 def test_the_lines_that_an_earlier_version_wrote_are_answered(
-    server: SmallServer, cli: Run, shell: str, word: str, expected: list[str]
+    small_server: SmallServer, cli: Run, shell: str, word: str, expected: list[str]
 ) -> None:
-    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
+    small_server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     asked = cli(
         _CLIENT_LIB_COMPLETE=f"{shell}_complete",
         COMP_WORDS="client-lib logs -f tr",
@@ -71,8 +71,8 @@ def test_fish_and_zsh_show_what_an_option_of_a_job_does(cli: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "cancel", "delete", "resubmit"])
-def test_names_of_jobs(server: SmallServer, cli: Run, command: str) -> None:
-    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
+def test_names_of_jobs(small_server: SmallServer, cli: Run, command: str) -> None:
+    small_server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     assert offered(cli, "client-lib", command, "tr") == ["train-2", "train-1"]
 
 
@@ -96,8 +96,8 @@ def test_without_a_server_nothing_is_offered_and_none_is_started(
     assert offered(cli, "client-lib", "status", "", CLIENT_LIB_ENDPOINT="http://127.0.0.1:9") == []
 
 
-def test_a_server_that_answers_nonsense_offers_nothing(server: SmallServer, cli: Run) -> None:
-    server.answers["GET", "/api/v1/jobs"] = 200, b"<html>"
+def test_a_server_that_answers_nonsense_offers_nothing(small_server: SmallServer, cli: Run) -> None:
+    small_server.answers["GET", "/api/v1/jobs"] = 200, b"<html>"
     assert offered(cli, "client-lib", "status", "") == []
 
 
@@ -123,9 +123,9 @@ def test_bash_takes_the_lines(cli: Run) -> None:
 @pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_a_bash_that_took_the_lines_completes_names_of_jobs(
-    server: SmallServer, environment: dict[str, str]
+    small_server: SmallServer, environment: dict[str, str]
 ) -> None:
-    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
+    small_server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     asks = """
         source <(client-lib completion bash)
         COMP_WORDS=(client-lib logs -f tr) COMP_CWORD=3
@@ -218,10 +218,10 @@ def test_each_command_that_reads_has_json_and_each_name_of_a_job_is_completed(
 
 
 def test_the_names_of_jobs_are_offered_by_every_command(
-    server: SmallServer, monkeypatch: pytest.MonkeyPatch
+    small_server: SmallServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.add(job_info("train-1"), job_info("other"))
-    monkeypatch.setenv("CLIENT_LIB_ENDPOINT", server.url)
+    small_server.add(job_info("train-1"), job_info("other"))
+    monkeypatch.setenv("CLIENT_LIB_ENDPOINT", small_server.url)
     asked = 0
     for name, command in commands():
         context = typer.Context(command)

@@ -14,27 +14,27 @@ from .conftest import Run
 
 
 def test_the_first_profile_is_used_at_once(
-    server: SmallServer, cli: Run, environment: dict[str, str]
+    small_server: SmallServer, cli: Run, environment: dict[str, str]
 ) -> None:
-    server.add(job_info("one"))
+    small_server.add(job_info("one"))
     del environment["CLIENT_LIB_ENDPOINT"]
     assert (
         cli(
-            "config", "set", "lab", f"endpoint={server.url}/", "token=-", stdin="s3cret\n"
+            "config", "set", "lab", f"endpoint={small_server.url}/", "token=-", stdin="s3cret\n"
         ).returncode
         == 0
     )
     assert cli("list", "-o", "name").stdout == "one\n"
-    assert server.tokens == ["Bearer s3cret"]
+    assert small_server.tokens == ["Bearer s3cret"]
 
 
 def test_a_profile_is_chosen_by_option_or_variable(
-    server: SmallServer, cli: Run, environment: dict[str, str]
+    small_server: SmallServer, cli: Run, environment: dict[str, str]
 ) -> None:
-    server.add(job_info("one"))
+    small_server.add(job_info("one"))
     del environment["CLIENT_LIB_ENDPOINT"]
     cli("config", "set", "nowhere", "endpoint=http://127.0.0.1:9")
-    cli("config", "set", "lab", f"endpoint={server.url}")
+    cli("config", "set", "lab", f"endpoint={small_server.url}")
     assert cli("list").returncode == 4
     assert cli("list", "--profile", "lab", "-o", "name").stdout == "one\n"
     assert cli("list", "-o", "name", CLIENT_LIB_PROFILE="lab").stdout == "one\n"

@@ -156,26 +156,26 @@ def test_a_server_that_does_not_answer_is_4_and_says_the_way_out(cli: Run, line:
     ],
 )
 def test_what_the_server_refuses_or_garbles(
-    server: SmallServer, cli: Run, status: int, body: Any, code: int, about: str
+    small_server: SmallServer, cli: Run, status: int, body: Any, code: int, about: str
 ) -> None:
-    server.answers["GET", "/api/v1/jobs"] = status, body
+    small_server.answers["GET", "/api/v1/jobs"] = status, body
     refused = cli("list")
     assert (refused.returncode, refused.stdout) == (code, "")
     assert about in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_the_token_goes_along(server: SmallServer, cli: Run) -> None:
+def test_the_token_goes_along(small_server: SmallServer, cli: Run) -> None:
     cli("list", CLIENT_LIB_TOKEN="s3cret")
-    assert server.tokens == ["Bearer s3cret"]
+    assert small_server.tokens == ["Bearer s3cret"]
 
 
 @pytest.mark.process
 @pytest.mark.smoke
 def test_a_reader_that_goes_away_ends_the_command_without_a_word(
-    server: SmallServer, environment: dict[str, str]
+    small_server: SmallServer, environment: dict[str, str]
 ) -> None:
-    server.add(*(job_info(f"job-{number}", message="x" * 2000) for number in range(200)))
+    small_server.add(*(job_info(f"job-{number}", message="x" * 2000) for number in range(200)))
     command = subprocess.Popen(
         [*CLI, "list", "--all", "-o", "json"],
         env=environment,
@@ -191,8 +191,10 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
 
 @pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")
-def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[str, str]) -> None:
-    server.add(job_info("one"))
+def test_a_full_disk_is_said_in_a_line(
+    small_server: SmallServer, environment: dict[str, str]
+) -> None:
+    small_server.add(job_info("one"))
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*CLI, "list"],
@@ -212,9 +214,9 @@ def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[st
     [("list -o name <&-", 0), ("list 1>&-", 0), ("list 2>&-", 0), ("cancel <&-", 2)],
 )
 def test_a_closed_stream_is_an_empty_one(
-    server: SmallServer, environment: dict[str, str], line: str, code: int
+    small_server: SmallServer, environment: dict[str, str], line: str, code: int
 ) -> None:
-    server.add(job_info("one"))
+    small_server.add(job_info("one"))
     line = f"{shlex.join(CLI)} {line}"
     done = subprocess.run(
         line, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -257,9 +259,9 @@ def test_a_current_folder_that_was_removed_is_said(
 
 
 def test_a_folder_that_cannot_be_made_is_named(
-    server: SmallServer, cli: Run, tmp_path: Path
+    small_server: SmallServer, cli: Run, tmp_path: Path
 ) -> None:
-    server.add(job_info("one"))
+    small_server.add(job_info("one"))
     (tmp_path / "a-file").touch()
     file = {
         "path": "a.pt",
@@ -269,7 +271,7 @@ def test_a_folder_that_cannot_be_made_is_named(
         "attempt": 1,
         "worker": 0,
     }
-    server.answers["GET", "/api/v1/jobs/one/outputs"] = 200, {"files": [file], "final": True}
+    small_server.answers["GET", "/api/v1/jobs/one/outputs"] = 200, {"files": [file], "final": True}
     refused = cli("download", "one", "a-file/outputs")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Error: [Errno 20] Not a directory: ")
@@ -277,8 +279,10 @@ def test_a_folder_that_cannot_be_made_is_named(
 
 @pytest.mark.process
 @pytest.mark.smoke
-def test_text_that_the_terminal_cannot_hold_is_escaped(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one", State.PENDING, message="wartet auf gr\u00fcn \u2014 \U0001f600"))
+def test_text_that_the_terminal_cannot_hold_is_escaped(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(
+        job_info("one", State.PENDING, message="wartet auf gr\u00fcn \u2014 \U0001f600")
+    )
     shown = cli("list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert shown.returncode == 0
     assert "gr\\xfcn" in shown.stdout

@@ -14,26 +14,28 @@ from .conftest import Run
 from .terminal import Terminal
 
 
-def test_an_unambiguous_beginning_is_enough(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("train-x7k2m"), job_info("evaluate-q1w2e"))
+def test_an_unambiguous_beginning_is_enough(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("train-x7k2m"), job_info("evaluate-q1w2e"))
     found = cli("status", "tra", "-o", "name")
     assert (found.stdout, found.stderr) == ("train-x7k2m\n", "tra is train-x7k2m\n")
 
 
-def test_a_whole_name_wins_over_longer_ones(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("train"), job_info("train-2"))
+def test_a_whole_name_wins_over_longer_ones(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("train"), job_info("train-2"))
     assert cli("status", "train", "-o", "name").stdout == "train\n"
 
 
-def test_an_ambiguous_beginning_names_those_that_begin_so(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
+def test_an_ambiguous_beginning_names_those_that_begin_so(
+    small_server: SmallServer, cli: Run
+) -> None:
+    small_server.add(job_info("train-1"), job_info("train-2"), job_info("other"))
     refused = cli("status", "train")
     assert refused.returncode == 5
     assert "train-2, train-1 begin so" in refused.stderr
 
 
-def test_an_unknown_name_offers_the_nearest(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("train-x7k2m"), job_info("something-else"))
+def test_an_unknown_name_offers_the_nearest(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("train-x7k2m"), job_info("something-else"))
     refused = cli("status", "trian-x7k2m")
     assert refused.returncode == 5
     assert "no job named trian-x7k2m; did you mean train-x7k2m?" in refused.stderr
@@ -41,16 +43,16 @@ def test_an_unknown_name_offers_the_nearest(server: SmallServer, cli: Run) -> No
     assert refused.stdout == ""
 
 
-def test_a_name_with_a_slash_or_a_query_stays_one_name(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("a"))
+def test_a_name_with_a_slash_or_a_query_stays_one_name(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("a"))
     assert cli("status", "../jobs/a?x=1").returncode == 5
 
 
 @pytest.mark.parametrize(("name", "shown"), [("", "''"), ("a b", "'a b'"), ("\udcff", "'\\udcff'")])
 def test_any_text_is_no_job_of_this_name(
-    server: SmallServer, run_here: Run, name: str, shown: str
+    small_server: SmallServer, run_here: Run, name: str, shown: str
 ) -> None:
-    server.answers["GET", "/api/v1/jobs/"] = (
+    small_server.answers["GET", "/api/v1/jobs/"] = (
         404,
         {"code": "not_found", "message": "there is nothing at this path"},
     )
@@ -60,112 +62,128 @@ def test_any_text_is_no_job_of_this_name(
 
 @pytest.mark.parametrize("command", ["cancel", "delete"])
 def test_what_changes_a_job_takes_its_whole_name_in_a_script(
-    server: SmallServer, cli: Run, command: str
+    small_server: SmallServer, cli: Run, command: str
 ) -> None:
-    server.add(job_info("train-10"))
+    small_server.add(job_info("train-10"))
     refused = cli(command, "train-1")
     assert refused.returncode == 5
     assert "did you mean train-10? write the whole name" in refused.stderr
-    assert "train-10" in server.jobs
-    assert ("POST", "/api/v1/jobs/train-10/cancel") not in server.asked
+    assert "train-10" in small_server.jobs
+    assert ("POST", "/api/v1/jobs/train-10/cancel") not in small_server.asked
 
 
 @pytest.mark.process
 @pytest.mark.smoke
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", []), (b"n\n", ["train-10"])])
 def test_on_a_terminal_the_nearest_is_asked_for(
-    server: SmallServer, environment: dict[str, str], answer: bytes, left: list[str]
+    small_server: SmallServer, environment: dict[str, str], answer: bytes, left: list[str]
 ) -> None:
-    server.add(job_info("train-10"))
+    small_server.add(job_info("train-10"))
     with Terminal("delete", "train-1", environment=environment) as terminal:
         terminal.read_until(b"did you mean train-10?")
         terminal.write(answer)
         terminal.read_to_end()
-    assert list(server.jobs) == left
+    assert list(small_server.jobs) == left
 
 
-def test_several_are_cancelled_although_one_is_not_there(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one"), job_info("two"))
+def test_several_are_cancelled_although_one_is_not_there(
+    small_server: SmallServer, cli: Run
+) -> None:
+    small_server.add(job_info("one"), job_info("two"))
     done = cli("cancel", "one", "missing", "two")
     assert (done.returncode, done.stdout) == (5, "one CANCELLED\ntwo CANCELLED\n")
     assert "no job named missing" in done.stderr
 
 
-def test_an_empty_name_is_no_beginning_of_all(server: SmallServer) -> None:
-    server.add(job_info("only-one"))
+def test_an_empty_name_is_no_beginning_of_all(small_server: SmallServer) -> None:
+    small_server.add(job_info("only-one"))
     with pytest.raises(NotFound, match="no job named"):
-        Connection(server.url).full_name("")
+        Connection(small_server.url).full_name("")
 
 
 @pytest.mark.parametrize(
     "command", [("status", "-o", "json"), ("wait",), ("explain",), ("stacks",), ("logs",)]
 )
 def test_without_a_name_the_newest_job_is_meant(
-    server: SmallServer, cli: Run, command: tuple[str, ...]
+    small_server: SmallServer, cli: Run, command: tuple[str, ...]
 ) -> None:
-    server.add(job_info("older", State.SUCCEEDED), job_info("newest", State.SUCCEEDED))
+    small_server.add(job_info("older", State.SUCCEEDED), job_info("newest", State.SUCCEEDED))
     named, unnamed = cli(command[0], "newest", *command[1:]), cli(*command)
     assert (unnamed.returncode, unnamed.stdout) == (named.returncode, named.stdout)
     assert unnamed.stderr == f"the newest job is newest\n{named.stderr}"
 
 
-def test_without_a_name_and_a_job_there_is_a_next_step(server: SmallServer, cli: Run) -> None:
+def test_without_a_name_and_a_job_there_is_a_next_step(small_server: SmallServer, cli: Run) -> None:
     refused = cli("logs")
-    assert (refused.returncode, server.jobs) == (5, {})
+    assert (refused.returncode, small_server.jobs) == (5, {})
     assert "there is no job\n`client-lib submit train.py`" in refused.stderr
 
 
-def test_an_empty_variable_is_no_missing_name(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("newest"))
+def test_an_empty_variable_is_no_missing_name(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("newest"))
     assert cli("status", "").returncode == 5
 
 
-def test_a_cancel_without_a_name_cancels_nothing_in_a_script(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("newest"))
+def test_a_cancel_without_a_name_cancels_nothing_in_a_script(
+    small_server: SmallServer, cli: Run
+) -> None:
+    small_server.add(job_info("newest"))
     refused = cli("cancel")
     assert refused.returncode == 2
     assert "client-lib cancel newest" in refused.stderr
-    assert ("POST", "/api/v1/jobs/newest/cancel") not in server.asked
+    assert ("POST", "/api/v1/jobs/newest/cancel") not in small_server.asked
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(("answer", "state"), [(b"y\n", State.CANCELLED), (b"n\n", State.RUNNING)])
 def test_a_cancel_without_a_name_asks_on_a_terminal(
-    server: SmallServer, environment: dict[str, str], answer: bytes, state: State
+    small_server: SmallServer, environment: dict[str, str], answer: bytes, state: State
 ) -> None:
-    server.add(job_info("older"), job_info("newest"))
+    small_server.add(job_info("older"), job_info("newest"))
     with Terminal("cancel", environment=environment) as terminal:
         terminal.read_until(b"cancel the newest job, newest (RUNNING)?")
         terminal.write(answer)
         terminal.read_to_end()
-    assert (server.jobs["newest"].state, server.jobs["older"].state) == (state, State.RUNNING)
+    assert (small_server.jobs["newest"].state, small_server.jobs["older"].state) == (
+        state,
+        State.RUNNING,
+    )
 
 
 @pytest.mark.parametrize(
     ("alias", "command"), [("ls", "list"), ("ps", "list"), ("stop", "cancel"), ("kill", "cancel")]
 )
 def test_the_words_of_other_tools_are_understood(
-    server: SmallServer, cli: Run, alias: str, command: str
+    small_server: SmallServer, cli: Run, alias: str, command: str
 ) -> None:
-    server.add(job_info("one"))
+    small_server.add(job_info("one"))
     assert cli(alias, "--help").stdout.startswith(f"Usage: client-lib {command} ")
     assert f"\n  {alias} " not in cli("--help").stdout
 
 
-def test_rm_deletes(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one", State.SUCCEEDED))
+def test_rm_deletes(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("one", State.SUCCEEDED))
     assert cli("rm", "one").returncode == 0
-    assert server.jobs == {}
+    assert small_server.jobs == {}
 
 
-def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one"))
+def test_options_of_all_commands_may_stand_in_front(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("one"))
     assert (
-        cli("--endpoint", server.url, "status", "one", "-o", "name", CLIENT_LIB_ENDPOINT="").stdout
+        cli(
+            "--endpoint", small_server.url, "status", "one", "-o", "name", CLIENT_LIB_ENDPOINT=""
+        ).stdout
         == "one\n"
     )
     nearer = cli(
-        "--endpoint", "http://127.0.0.1:9", "status", "one", "-o", "name", "--endpoint", server.url
+        "--endpoint",
+        "http://127.0.0.1:9",
+        "status",
+        "one",
+        "-o",
+        "name",
+        "--endpoint",
+        small_server.url,
     )
     assert nearer.stdout == "one\n"
     refused = cli("--profile", "work", "init")
@@ -174,14 +192,14 @@ def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Ru
 
 
 @pytest.fixture
-def with_old_jobs(server: SmallServer) -> SmallServer:
-    server.add(
+def with_old_jobs(small_server: SmallServer) -> SmallServer:
+    small_server.add(
         job_info("old", State.SUCCEEDED, finished_at=CREATED),
         job_info("old-failed", State.FAILED, finished_at=CREATED),
         job_info("still-running"),
         job_info("of-today", State.SUCCEEDED, finished_at=datetime.now(timezone.utc)),
     )
-    return server
+    return small_server
 
 
 def test_prune_removes_what_ended_long_ago(with_old_jobs: SmallServer, cli: Run) -> None:

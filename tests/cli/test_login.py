@@ -187,8 +187,8 @@ def test_a_server_without_an_issuer_or_with_a_token_says_so(
     assert "the local server has no login" in cli("login", "--endpoint", "local").stderr
 
 
-def test_an_older_server_has_no_login(server: SmallServer, cli: Run) -> None:
-    server.every_answer = (401, {"code": "unauthorized", "message": "wants a token"})
+def test_an_older_server_has_no_login(small_server: SmallServer, cli: Run) -> None:
+    small_server.every_answer = (401, {"code": "unauthorized", "message": "wants a token"})
     assert "this server's version has no login" in cli("login").stderr
 
 

@@ -14,10 +14,10 @@ TOKEN = "clt_secret"
 
 
 @pytest.fixture
-def home(environment: dict[str, str], tmp_path: Path, server: SmallServer) -> Path:
+def home(environment: dict[str, str], tmp_path: Path, small_server: SmallServer) -> Path:
     environment["HOME"] = str(tmp_path)
     environment["CLIENT_LIB_TOKEN"] = TOKEN
-    server.answers["GET", "/api/v1/info"] = (
+    small_server.answers["GET", "/api/v1/info"] = (
         200,
         {"version": "0.1.0", "runtime": "local", "user": "ann"},
     )
@@ -31,7 +31,7 @@ def read(path: Path) -> configparser.ConfigParser:
 
 
 def test_both_files_are_written_for_this_user_alone(
-    home: Path, server: SmallServer, cli: Run
+    home: Path, small_server: SmallServer, cli: Run
 ) -> None:
     done = cli("mls-config")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -39,7 +39,7 @@ def test_both_files_are_written_for_this_user_alone(
     assert dict(read(config)["default"]) == {
         "region": "SR006",
         "output": "json",
-        "endpoint_url": f"{server.url}/public/v2",
+        "endpoint_url": f"{small_server.url}/public/v2",
     }
     assert dict(read(credentials)["default"]) == {
         "key_id": "ann",
@@ -54,19 +54,19 @@ def test_both_files_are_written_for_this_user_alone(
     ]
 
 
-def test_print_writes_nothing(home: Path, server: SmallServer, cli: Run) -> None:
+def test_print_writes_nothing(home: Path, small_server: SmallServer, cli: Run) -> None:
     done = cli("mls-config", "--print", "--mls-profile", "lab", "--region", "SR003")
     assert done.returncode == 0
     assert (
         "# ~/.mls/config\n[lab]\nregion = SR003\noutput = json\nendpoint_url = "
-        f"{server.url}/public/v2\n"
+        f"{small_server.url}/public/v2\n"
     ) in done.stdout
     assert f"# ~/.mls/credentials\n[lab]\nkey_id = ann\nkey_secret = {TOKEN}\n" in done.stdout
     assert not (home / ".mls").exists()
 
 
 def test_a_profile_of_another_service_is_not_replaced_unless_forced(
-    home: Path, server: SmallServer, cli: Run
+    home: Path, small_server: SmallServer, cli: Run
 ) -> None:
     folder = home / ".mls"
     folder.mkdir()
@@ -83,17 +83,17 @@ def test_a_profile_of_another_service_is_not_replaced_unless_forced(
 
 
 def test_our_own_profile_is_written_anew_when_the_address_changed(
-    home: Path, server: SmallServer, cli: Run
+    home: Path, small_server: SmallServer, cli: Run
 ) -> None:
     assert cli("mls-config").returncode == 0
     config = home / ".mls" / "config"
-    config.write_text(config.read_text().replace(server.url, "http://127.0.0.1:1"))
+    config.write_text(config.read_text().replace(small_server.url, "http://127.0.0.1:1"))
     assert cli("mls-config").returncode == 0
-    assert server.url in config.read_text()
+    assert small_server.url in config.read_text()
 
 
-def test_a_wrong_token_writes_nothing(home: Path, server: SmallServer, cli: Run) -> None:
-    server.answers["GET", "/api/v1/info"] = (401, {"code": "unauthorized", "message": "no"})
+def test_a_wrong_token_writes_nothing(home: Path, small_server: SmallServer, cli: Run) -> None:
+    small_server.answers["GET", "/api/v1/info"] = (401, {"code": "unauthorized", "message": "no"})
     assert cli("mls-config").returncode == 5
     assert not (home / ".mls").exists()
 

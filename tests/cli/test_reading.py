@@ -33,8 +33,8 @@ HISTORY = [
 ]
 
 
-def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: Run) -> None:
-    server.add(
+def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(
         job_info("short"),
         job_info(
             "a-much-longer-name", State.PENDING, Reason.QUEUED, message="waits for\t2 of 8 GPUs"
@@ -58,11 +58,11 @@ def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: 
 
 
 def test_a_list_is_sorted_and_has_the_columns_that_are_asked_for(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
     ended: dict[str, Any] = {"started_at": CREATED, "message": "x"}
     for name, seconds in (("one", 100), ("two", 2), ("three", 30)):
-        server.add(
+        small_server.add(
             job_info(
                 name, State.SUCCEEDED, **ended, finished_at=CREATED + timedelta(seconds=seconds)
             )
@@ -79,9 +79,9 @@ def test_a_list_is_sorted_and_has_the_columns_that_are_asked_for(
 
 
 def test_control_characters_of_a_job_do_not_reach_the_terminal(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
-    server.add(
+    small_server.add(
         job_info(
             "a", spec={"script": "x.py", "job_desc": "\x1b[31mred"}, message="\x1b]0;title\x07"
         )
@@ -89,30 +89,35 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(
     assert "\x1b" not in cli("list").stdout + cli("status", "a").stdout
 
 
-def test_list_as_json_is_the_jobs_as_the_wire_defines_them(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one"), job_info("two"))
+def test_list_as_json_is_the_jobs_as_the_wire_defines_them(
+    small_server: SmallServer, cli: Run
+) -> None:
+    small_server.add(job_info("one"), job_info("two"))
     shown = json.loads(cli("list", "-o", "json").stdout)
     assert [JobInfo.model_validate(each) for each in shown] == [
-        server.jobs["two"],
-        server.jobs["one"],
+        small_server.jobs["two"],
+        small_server.jobs["one"],
     ]
     assert set(shown[0]) == set(JobInfo.model_fields)
 
 
-def test_status_as_json_is_one_job_as_the_wire_defines_it(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one"))
+def test_status_as_json_is_one_job_as_the_wire_defines_it(
+    small_server: SmallServer, cli: Run
+) -> None:
+    small_server.add(job_info("one"))
     assert (
-        JobInfo.model_validate_json(cli("status", "one", "-o", "json").stdout) == server.jobs["one"]
+        JobInfo.model_validate_json(cli("status", "one", "-o", "json").stdout)
+        == small_server.jobs["one"]
     )
 
 
-def test_names_alone_are_a_line_each(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one"), job_info("two"))
+def test_names_alone_are_a_line_each(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("one"), job_info("two"))
     assert cli("list", "-o", "name").stdout == "two\none\n"
     assert cli("status", "one", "-o", "name").stdout == "one\n"
 
 
-def test_filters_reach_the_server(server: SmallServer, cli: Run) -> None:
+def test_filters_reach_the_server(small_server: SmallServer, cli: Run) -> None:
     cli(
         "list",
         "--state",
@@ -126,15 +131,15 @@ def test_filters_reach_the_server(server: SmallServer, cli: Run) -> None:
         "-n",
         "7",
     )
-    assert server.asked == [
+    assert small_server.asked == [
         ("GET", "/api/v1/jobs?state=RUNNING&name=train&label=team%3Dvision&label=k%3Da+b&limit=7")
     ]
 
 
 def test_the_default_list_says_that_there_is_more_and_all_shows_all(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
-    server.add(*(job_info(f"job-{number}") for number in range(230)))
+    small_server.add(*(job_info(f"job-{number}") for number in range(230)))
     first, everything = cli("list", "-o", "name"), cli("list", "--all", "-o", "name")
     assert len(first.stdout.split()) == 50
     assert "--all shows all" in first.stderr
@@ -142,12 +147,12 @@ def test_the_default_list_says_that_there_is_more_and_all_shows_all(
     assert everything.stderr == ""
 
 
-def test_an_empty_list_says_so_beside_the_data(server: SmallServer, cli: Run) -> None:
+def test_an_empty_list_says_so_beside_the_data(small_server: SmallServer, cli: Run) -> None:
     assert (cli("list").stdout, cli("list", "-o", "json").stdout) == ("", "[]\n")
     assert "no jobs; `client-lib submit SCRIPT` starts one" in cli("list").stderr
 
 
-def test_status_of_a_failed_job_is_the_report(server: SmallServer, cli: Run) -> None:
+def test_status_of_a_failed_job_is_the_report(small_server: SmallServer, cli: Run) -> None:
     failure = Failure(
         rank=3,
         worker=1,
@@ -160,7 +165,7 @@ def test_status_of_a_failed_job_is_the_report(server: SmallServer, cli: Run) -> 
         WorkerInfo(worker=0, state="ended", exit_code=0),
         WorkerInfo(worker=1, state="ended", exit_code=137),
     ]
-    server.add(
+    small_server.add(
         job_info(
             "bad",
             State.FAILED,
@@ -184,9 +189,9 @@ def test_status_of_a_failed_job_is_the_report(server: SmallServer, cli: Run) -> 
 
 
 def test_status_shows_the_threads_of_a_process_where_the_server_has_chosen_them(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
-    server.add(
+    small_server.add(
         job_info("one", workers=[WorkerInfo(worker=0, threads=4)]),
         job_info("two", workers=[WorkerInfo(worker=0)]),
     )
@@ -194,23 +199,23 @@ def test_status_shows_the_threads_of_a_process_where_the_server_has_chosen_them(
     assert "OMP_NUM_THREADS" not in cli("status", "two").stdout
 
 
-def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) -> None:
-    server.add(job_info("one"), job_info("done", State.SUCCEEDED, Reason.COMPLETED))
+def test_status_names_the_next_command_on_stderr(small_server: SmallServer, cli: Run) -> None:
+    small_server.add(job_info("one"), job_info("done", State.SUCCEEDED, Reason.COMPLETED))
     assert "`client-lib logs one -f`" in cli("status", "one").stderr
     assert "`client-lib logs done`" in cli("status", "done").stderr
 
 
 def test_advice_ends_after_the_first_ten_runs(
-    server: SmallServer, cli: Run, tmp_path: Path
+    small_server: SmallServer, cli: Run, tmp_path: Path
 ) -> None:
-    server.add(job_info("one"))
+    small_server.add(job_info("one"))
     (tmp_path / ".config.toml.runs").write_text("." * 10)
     assert "`client-lib logs one -f`" in cli("status", "one").stderr
     (tmp_path / ".config.toml.runs").write_text("." * 11)
     assert cli("status", "one").stderr == ""
 
 
-def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> None:
+def test_events_have_their_times_and_reasons(small_server: SmallServer, cli: Run) -> None:
     event = {
         "time": "2026-01-02T03:04:05Z",
         "attempt": 1,
@@ -218,8 +223,8 @@ def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> N
         "reason": "Queued",
         "message": "waits",
     }
-    server.add(job_info("one"))
-    server.answers["GET", "/api/v1/jobs/one/events"] = 200, {"events": [event]}
+    small_server.add(job_info("one"))
+    small_server.answers["GET", "/api/v1/jobs/one/events"] = 200, {"events": [event]}
     assert cli("status", "one", "--events").stdout.splitlines()[1].split() == [
         *("2026-01-02T03:04:05Z", "1", "PENDING", "Queued", "waits")
     ]
@@ -228,9 +233,9 @@ def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> N
     )
 
 
-def test_instances_are_listed_in_each_form(server: SmallServer, cli: Run) -> None:
+def test_instances_are_listed_in_each_form(small_server: SmallServer, cli: Run) -> None:
     kinds = [{"name": "a100.8gpu", "gpus": 8, "cpu": 96, "memory_gib": 1000.5, "available": None}]
-    server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": kinds}
+    small_server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": kinds}
     assert cli("instances").stdout.splitlines()[1].split() == [
         "a100.8gpu",
         "8",
@@ -244,13 +249,13 @@ def test_instances_are_listed_in_each_form(server: SmallServer, cli: Run) -> Non
     assert json.loads(cli("instances", "-o", "json").stdout)[0]["gpus"] == 8
 
 
-def test_doctor_fails_where_a_check_fails(server: SmallServer, cli: Run) -> None:
-    server.answers["GET", "/api/v1/info"] = (
+def test_doctor_fails_where_a_check_fails(small_server: SmallServer, cli: Run) -> None:
+    small_server.answers["GET", "/api/v1/info"] = (
         200,
         {"version": "0.1.0", "runtime": "local", "user": "ann"},
     )
     check = {"name": "disk", "ok": False, "message": "the disk is full", "fix": "make room"}
-    server.answers["GET", "/api/v1/doctor"] = 200, {"checks": [check]}
+    small_server.answers["GET", "/api/v1/doctor"] = 200, {"checks": [check]}
     found = cli("doctor")
     assert found.returncode == 1
     assert "the disk is full" in found.stdout
@@ -263,29 +268,29 @@ def test_doctor_fails_where_a_check_fails(server: SmallServer, cli: Run) -> None
 
 
 def test_doctor_does_not_look_at_the_python_of_this_shell_where_jobs_run_with_that_of_an_image(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
-    server.answers["GET", "/api/v1/info"] = (
+    small_server.answers["GET", "/api/v1/info"] = (
         200,
         {"version": "0.1.0", "runtime": "kubernetes", "user": "ann"},
     )
-    server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
+    small_server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
     names = [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)]
     assert names == ["client", "server"]
 
 
 def test_doctor_tells_the_versions_and_commits_of_client_and_server(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
     info = {"version": "9.8.7", "commit": "ab" * 20, "runtime": "kubernetes", "user": "ann"}
-    server.answers["GET", "/api/v1/info"] = 200, info
-    server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
+    small_server.answers["GET", "/api/v1/info"] = 200, info
+    small_server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
     of_client, of_server = json.loads(cli("doctor", "-o", "json").stdout)
     assert of_client["message"] == f"version {this_version()}"
     assert "version 9.8.7 (commit abababababab), user ann" in of_server["message"]
 
 
-def test_doctor_without_a_server_says_what_is_wrong(server: SmallServer, cli: Run) -> None:
+def test_doctor_without_a_server_says_what_is_wrong(small_server: SmallServer, cli: Run) -> None:
     found = cli("doctor", "--endpoint", "http://127.0.0.1:9")
     assert found.returncode == 1
     assert "127.0.0.1:9 does not answer" in found.stdout
@@ -316,17 +321,17 @@ def test_doctor_tells_what_is_wrong_with_the_configuration(
     "command", [["list"], ["status", "x"], ["logs", "x"], ["wait", "x"], ["cancel", "x"]]
 )
 def test_a_page_in_place_of_an_answer_is_told_with_its_address(
-    server: SmallServer, cli: Run, command: list[str]
+    small_server: SmallServer, cli: Run, command: list[str]
 ) -> None:
     for method, path in (
         ("GET", "/api/v1/jobs"),
         ("GET", "/api/v1/jobs/x"),
         ("POST", "/api/v1/jobs/x/cancel"),
     ):
-        server.answers[method, path] = 200, b"<html><body><h1>Sign in</h1></body></html>"
+        small_server.answers[method, path] = 200, b"<html><body><h1>Sign in</h1></body></html>"
     told = cli(*command)
     assert (told.returncode, told.stdout) == (4, "")
-    assert server.url in told.stderr
+    assert small_server.url in told.stderr
     assert "Sign in" in told.stderr
     assert "<h1>" not in told.stderr
 
@@ -345,11 +350,11 @@ def test_a_page_in_place_of_an_answer_is_told_with_its_address(
     ],
 )
 def test_what_people_type_all_day_loads_neither_requests_nor_pydantic(
-    server: SmallServer, environment: dict[str, str], command: list[str]
+    small_server: SmallServer, environment: dict[str, str], command: list[str]
 ) -> None:
-    server.add(job_info("one"))
-    server.answers["GET", "/api/v1/jobs/one/logs"] = 200, b"@end {}\n"
-    server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": []}
+    small_server.add(job_info("one"))
+    small_server.answers["GET", "/api/v1/jobs/one/logs"] = 200, b"@end {}\n"
+    small_server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": []}
     loaded = (
         "; print(sorted({'requests', 'pydantic', 'rich', 'urllib3', 'yaml', 'server_stub'} & "
         "set(sys.modules)))"
@@ -367,10 +372,10 @@ def test_what_people_type_all_day_loads_neither_requests_nor_pydantic(
 @pytest.mark.process
 @pytest.mark.smoke
 def test_a_terminal_shows_each_job_on_one_line_and_wide_shows_all(
-    server: SmallServer, environment: dict[str, str]
+    small_server: SmallServer, environment: dict[str, str]
 ) -> None:
     words = {"script": "train.py", "args": ["--data", "/a/very/long/path/of/the/data"]}
-    server.add(
+    small_server.add(
         job_info("one", State.FAILED, Reason.EXIT_CODE, spec=words, message="word " * 40 + "end"),
         job_info("fine"),
     )
@@ -388,8 +393,10 @@ def test_a_terminal_shows_each_job_on_one_line_and_wide_shows_all(
 
 @pytest.mark.process
 @pytest.mark.smoke
-def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[str, str]) -> None:
-    server.add(
+def test_a_terminal_gets_a_table_of_rich(
+    small_server: SmallServer, environment: dict[str, str]
+) -> None:
+    small_server.add(
         job_info("one"),
         job_info("other", State.FAILED, Reason.EXIT_CODE, message="[red]not markup[/red]"),
     )
@@ -400,9 +407,9 @@ def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[
 
 
 def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
-    server.add(
+    small_server.add(
         job_info(
             "bad",
             State.FAILED,
@@ -413,12 +420,12 @@ def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(
     happened = Event(
         time=CREATED, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="accepted"
     )
-    server.answers["GET", "/api/v1/jobs/bad/events"] = (
+    small_server.answers["GET", "/api/v1/jobs/bad/events"] = (
         200,
         EventList(events=[happened]).model_dump(mode="json"),
     )
     *shown, step = cli("explain", "ba").stdout.splitlines()
-    in_python = get_job("bad", client=Client(server.url)).explain().replace("\x1b", "�")
+    in_python = get_job("bad", client=Client(small_server.url)).explain().replace("\x1b", "�")
     assert shown == in_python.splitlines()[:-1]
     assert step == "next: `client-lib logs bad --rank 0` has what it printed"
     assert "    2026-01-02T03:04:05Z  PENDING (Queued): accepted" in shown
@@ -427,7 +434,7 @@ def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(
 @pytest.mark.process
 @pytest.mark.smoke
 def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
-    server: SmallServer, environment: dict[str, str]
+    small_server: SmallServer, environment: dict[str, str]
 ) -> None:
     hint = (
         "the job's interpreter does not find the module: add requirements=['flash_attn'], or "
@@ -436,7 +443,7 @@ def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
     failure = Failure(
         rank=1, exit_code=1, exception="ImportError: no", last_lines=["\x1b[31ma line"], hint=hint
     )
-    server.add(job_info("bad", State.FAILED, Reason.EXIT_CODE, failure=failure))
+    small_server.add(job_info("bad", State.FAILED, Reason.EXIT_CODE, failure=failure))
     environment["COLUMNS"] = "60"
     with Terminal("status", "bad", environment=environment) as terminal:
         shown = terminal.read_to_end().decode().replace("\r\n", "\n")
@@ -478,10 +485,10 @@ def test_a_report_has_the_width_of_its_terminal_if_stdout_is_a_pipe(
 
 
 def test_explain_as_json_has_the_fields_that_programs_rely_on(
-    server: SmallServer, cli: Run
+    small_server: SmallServer, cli: Run
 ) -> None:
     failure = Failure(rank=0, worker=0, exit_code=1, hint="set X")
-    server.add(
+    small_server.add(
         job_info(
             "bad",
             State.FAILED,
@@ -494,12 +501,14 @@ def test_explain_as_json_has_the_fields_that_programs_rely_on(
         Event(time=CREATED, attempt=1, state=state, reason=reason, message="m")
         for state, reason in HISTORY
     ]
-    server.answers["GET", "/api/v1/jobs/bad/events"] = (
+    small_server.answers["GET", "/api/v1/jobs/bad/events"] = (
         200,
         EventList(events=happened).model_dump(mode="json"),
     )
     shown = json.loads(cli("explain", "bad", "-o", "json").stdout)
-    in_python = get_job("bad", client=Client(server.url)).explanation().model_dump(mode="json")
+    in_python = (
+        get_job("bad", client=Client(small_server.url)).explanation().model_dump(mode="json")
+    )
     assert (
         Explanation.model_validate(shown).model_dump(mode="json") | {"next": in_python["next"]}
         == in_python
