@@ -142,7 +142,7 @@ class ActiveJobs:
             change.set_result(None)
 
     def publish_state(self, owner: str, change: StateChange) -> None:
-        """Keep the change, and wake all calls that wait for one of any job."""
+        """Keep the change, and wake all calls that wait for a change of any job."""
         self._states.append((owner, change))
         self._count += 1
         self.publish(_ANY)

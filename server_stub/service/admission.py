@@ -77,7 +77,8 @@ class Admission:
     def open(self) -> None:
         """Read the server's own secrets: a TOML table of names and strings.
 
-        Raises ServerError: it can't be read or is no such table. The message repeats nothing of it.
+        Raises ServerError: the file can't be read, or has no such table. The message repeats
+        nothing of the file.
         """
         if (file := self._secrets_file) is None:
             return

@@ -73,8 +73,8 @@ class Gate:
         )
 
     def why_stop(self, group_id: str | None, failed: str | None) -> str:
-        """The reason why the members of a group must stop after one, called `failed`,
-        has failed; "": they go on.
+        """The reason why the members of a group must stop after the member `failed` has
+        failed; "": they go on.
         """
         group = self._groups.get(group_id or "")
         if failed is None or group is None or not group.info.stop_on_failure:

@@ -124,7 +124,7 @@ def observe(
     if seen.phase == "running":
         decision = _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
     elif job.state is not State.RUNNING:
-        # else it is from before the start, or the runtime finds the job again
+        # else the observation is from before the start, or the runtime finds the job again
         decision = _moved(status, job.state, seen.reason, seen.message, now)
     return decision or (Decision(status) if status.info.workers != job.workers else None)
 
@@ -206,7 +206,7 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
     if status.stop and status.stop.reason is Reason.COMPLETED:
         if seen.reason is Reason.CANCELLED:
             return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, status.stop.message, at)
-        status = status._replace(stop=None)  # it failed before it was stopped
+        status = status._replace(stop=None)  # the attempt failed before it was stopped
     if status.stop:  # the order is the reason, however the ranks then ended
         reason = status.stop.reason
         message = status.stop.message

@@ -271,8 +271,8 @@ class JobLookup:
         return found(stored) if stored else None
 
     async def own_id(self, user: User, name: str) -> str:
-        """Id of the user's own job or group of this name. Raises NotFound,
-        as for the job of another.
+        """Id of the user's own job or group of this name. Raises NotFound, also for
+        a job of another user.
         """
         group = await self._store.read(group_rows.find, user.name, name)
         return group.id if group else (await self.find(user, name, user.name)).row.id

@@ -97,7 +97,7 @@ def provenance(
 
 def _machine(job: LoggedJob, worker: int, left: int) -> WorkerMachine:
     """The facts that a launcher has written into its log, in lines that follow each
-    other. `left`: so many names.
+    other. `left`: the number of names that are still taken.
     """
     offset = 0
     found = WorkerMachine(worker=worker, hardware={}, seeds={}, packages={})

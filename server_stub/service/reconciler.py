@@ -94,7 +94,7 @@ class Reconciler:
 
     async def _start_members(self, members: Sequence[ActiveJob]) -> None:
         for number, active in enumerate(members):
-            # else this follows, or it has ended
+            # else the member has ended, or is carried out when it is saved
             if active.row.id in self._jobs.by_id and not active.saving:
                 self._carry_out(active, active.status)
             if number % _JOBS_A_TURN == _JOBS_A_TURN - 1:
@@ -211,7 +211,7 @@ class Reconciler:
     async def _report_changed_script(self, active: ActiveJob) -> None:
         info = active.info
         path = active.row.script_path
-        # it may be a link by now
+        # since the submit, the path may have become a link
         if path is None or await self._runtime.why_hidden(info.spec, info.owner, path):
             return
         notice = await asyncio.to_thread(script_change, info, path)
@@ -227,7 +227,7 @@ class Reconciler:
         Storing it would be costly: each job that ends changes the message of every job in the
         queue."""
         active.decide(status)
-        if not active.saving:  # else they see it after the write in progress
+        if not active.saving:  # else users see it after the write in progress
             active.public = active.info
             self._jobs.publish(active.row.id)
 
@@ -341,7 +341,7 @@ class Reconciler:
                     )
                     if number % _JOBS_A_TURN == 0:
                         await asyncio.sleep(0)
-            if not ended:  # the database is away, or one is being accepted
+            if not ended:  # the database is away, or a group is being accepted
                 await asyncio.sleep(_LONGEST_SAVE_PAUSE_S)
         self._asked.clear()
 
@@ -399,7 +399,7 @@ class Reconciler:
         if group_id and (why := self.gate.why_stop(group_id, failed)):
             self.stop_group(group_id, Stop(Reason.CANCELLED, why))
         freed = self.gate.leave(active)
-        if freed and not freed.saving:  # else this follows when its newest decision is stored
+        if freed and not freed.saving:  # else it is carried out when its newest decision is stored
             self._carry_out(freed, freed.status)
 
 

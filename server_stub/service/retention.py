@@ -71,7 +71,7 @@ class Retention:
 
 
 def size_of(things: Iterable[Expiring]) -> int:
-    """The size of all of them."""
+    """The size of all things together."""
     return sum(thing.size for thing in things)
 
 

@@ -36,12 +36,13 @@ class Sessions:
     async def begin(
         self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Begin a session in a worker of a running job, with an event; returns what it sends to the
-        user. `session`: an id for `take`. The session ends when the result is closed.
+        """Begin a session in a worker of a running job, with an event; returns the bytes that the
+        session sends to the user. `session`: an id for `take`. The session ends when the result is
+        closed.
 
         Raises:
             NotFound: there is no such job, rank or worker.
-            Forbidden: it belongs to another user, and this one is no admin.
+            Forbidden: the job belongs to another user, and the caller is no admin.
             NotSupported: the server has no sessions.
             Conflict: the job does not run, or the worker does not answer.
         """

@@ -104,9 +104,9 @@ class Submits:
     ) -> bytes:
         """Submit the request of this job again under a new name, with its environment and secrets.
         `changes`: other values for fields of its spec, where `***` keeps the stored value of a
-        variable; with some, it starts without checkpoints. `key`: as of `submit`. Raises NotFound;
-        Forbidden: it belongs to another user, and with it the values of its secrets; and what
-        `submit` raises."""
+        variable; with changes the new job starts without checkpoints. `key`: as of `submit`. Raises
+        NotFound; Forbidden: the job belongs to another user, as do the values of its secrets; and
+        what `submit` raises."""
         row = (await self._lookup.find(user, name, None)).row
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
@@ -297,10 +297,11 @@ class Submits:
     async def _dependency(self, user: User, entry: str, own_name: str | None) -> Dependency:
         """The job or group that this entry of `after` names.
 
-        No longer cycle than of one job exists: what a job waits for was accepted before it, and
-        does not change.
+        The one possible cycle is a job that waits for itself: other jobs that it waits for were
+        accepted before it, and `after` never changes.
 
-        Raises InvalidRequest: it is the job itself; NotFound: this user has none of that name.
+        Raises InvalidRequest: the entry names the job itself; NotFound: this user has no job or
+        group of that name.
         """
         condition, name = split_dependency(entry)
         if name == own_name:
@@ -313,8 +314,8 @@ class Submits:
         """The job whose checkpoints are copied: `checkpoints_of` has its id, `checkpoint_from` its
         name.
 
-        Raises NotFound: this user has none, which holds for admins too; InvalidRequest: they can't
-        be copied.
+        Raises NotFound: this user has no such job (an admin, too, copies from own jobs alone);
+        InvalidRequest: the checkpoints can't be copied.
         """
         if (job_id := request.checkpoints_of) is not None:
             found = await self._lookup.by_id(job_id)

@@ -119,7 +119,7 @@ class Watchdog:
     def _schedule_check(
         self, active: ActiveJob, health: HealthParams, activity: Hashable, checks: int = 0
     ) -> None:
-        """`activity`: the runtime's signs of life; `checks`: how many have found the same since."""
+        """`activity`: the runtime's signs of life; `checks`: checks that have found the same."""
         active.timers["health"] = self._clock.call_later(
             health.log_period * 60 / CHECKS, lambda: self._check(active, health, activity, checks)
         )
