@@ -65,7 +65,7 @@ test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root;
 	@echo "== build of what the clusters run"
 	@$(RUN)/python -m tests.cluster build --image python --image torch || [ $$? = 69 ]
 	@echo "== pytest, with real clusters"
-	@$(ONE_BY_ONE) -n $(CLUSTERS) --dist loadfile -m "cluster and not long" -rs $(PYTEST)
+	@$(ONE_BY_ONE) -n $(CLUSTERS) --dist loadgroup -m "cluster and not long" -rs $(PYTEST)
 
 cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (root; make cluster LAYERS="api kwok")
 	@$(RUN)/python -m tests.cluster up $(LAYERS)

@@ -18,6 +18,18 @@ from tests.cluster.needs import missing
 from tests.cluster.places import Home
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file on one worker of pytest-xdist, and on one all tests that share
+    `control_plane`, which then starts once.
+    """
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            shares = "control_plane" in getattr(item, "fixturenames", ())
+            group = "control plane" if shares else ".".join(item.path.with_suffix("").parts[-2:])
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Pods run on its real node, and on fake ones once a test makes some."""
