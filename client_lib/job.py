@@ -864,7 +864,7 @@ def with_names(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a spec with the names of the jobs and groups in `after` and `checkpoint_from`.
     Raises Conflict: a job is not submitted yet."""
 
-    def name_of(entry: Any) -> Any:
+    def name_of(entry: object) -> Any:
         return entry._submitted if isinstance(entry, Job) else getattr(entry, "name", entry)
 
     named = dict(fields)

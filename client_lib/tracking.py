@@ -46,7 +46,7 @@ class _Pipe:
 _pipe: _Pipe | None = None
 
 
-def init(*_: Any, config: Any = None, **__: Any) -> ModuleType:
+def init(*_: object, config: object = None, **__: object) -> ModuleType:
     """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace;
     all else is ignored. It need not be called; what it returns has `log`, `finish`, `config` and
     `alert`."""
@@ -56,7 +56,7 @@ def init(*_: Any, config: Any = None, **__: Any) -> ModuleType:
     return this
 
 
-def log(data: Mapping[str, Any], step: float | None = None, **_: Any) -> None:
+def log(data: Mapping[str, object], step: float | None = None, **_: object) -> None:
     """Add values to the curves of this rank; what is no number is left out. `step`
     None: one more than before.
     """
@@ -74,13 +74,13 @@ def log(data: Mapping[str, Any], step: float | None = None, **_: Any) -> None:
             )
 
 
-def finish(*_: Any, **__: Any) -> None:
+def finish(*_: object, **__: object) -> None:
     """Send the number of dropped values. It need not be called."""
     if _pipe is not None and _pipe.dropped:
         _pipe.write({})
 
 
-def alert(title: str, text: str = "", **_: Any) -> None:
+def alert(title: str, text: str = "", **_: object) -> None:
     """Print an alert to stderr, and so to the log of the job."""
     with suppress(Exception):
         sys.stderr.write(f"ALERT {title}: {text}\n" if text else f"ALERT {title}\n")

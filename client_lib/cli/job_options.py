@@ -260,7 +260,7 @@ def reading_of(name: str) -> Reading:
     raise TypeError(f"no option can read {name}: {annotation}")
 
 
-def _leaves(annotation: Any) -> list[Any]:
+def _leaves(annotation: object) -> list[Any]:
     """The types in a union, without None and without pydantic's constraints."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
@@ -335,7 +335,7 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
     return value
 
 
-def merged(file: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
+def merged(file: Mapping[str, object], line: Mapping[str, object]) -> dict[str, Any]:
     """The command line over the file: a field wins whole; of a mapping each key by itself
     (`-e` sets one variable).
     """

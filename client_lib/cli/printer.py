@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from client_lib.errors import ClientLibError, JobFailed
 from client_lib.reports.table import Row, aligned, harmless, one_line, without_colours
@@ -56,7 +56,7 @@ def lines(texts: Iterable[str]) -> None:
         data(harmless(text))
 
 
-def data_json(value: Any) -> None:
+def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, ensure_ascii=False))
 
 

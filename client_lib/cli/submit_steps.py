@@ -56,7 +56,7 @@ class DescribedJob(NamedTuple):
 
 
 def job_of(
-    ctx: typer.Context, connection: Connection, config: str | None, values: Mapping[str, Any]
+    ctx: typer.Context, connection: Connection, config: str | None, values: Mapping[str, object]
 ) -> DescribedJob:
     """The job that the command line and the file `config` describe; nothing is sent yet. A
     launcher's line in the place of the script is read, and shown on stderr as our own options.

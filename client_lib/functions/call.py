@@ -71,20 +71,22 @@ class Call:
         return shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "…"]
 
 
-def short_repr(value: Any) -> str:
+def short_repr(value: object) -> str:
     """The repr on one line; a long one is cut in its middle."""
     words = " ".join(_REPR.repr(value).split())
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "?", words)
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., object]) -> str:
     if isinstance(function, partial):
         return name_of(function.func)
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def call_of(
-    function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    function: Callable[..., object],
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
 ) -> Call:
     """Raises InvalidRequest: the function does not take these arguments, or
     can't be called in a rank.

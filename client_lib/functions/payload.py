@@ -204,7 +204,7 @@ def _parts(call: Call) -> Iterator[tuple[str, Any]]:
             yield f"global {name!r}", function.__globals__[name]
 
 
-def _size(value: Any) -> int | None:
+def _size(value: object) -> int | None:
     """Bytes of the pickled value; None: it can't be pickled."""
     counted = _Counted()
     with suppress(Exception):  # pickling runs the code of any class
@@ -234,10 +234,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         self._main = vars(sys.modules["__main__"])
         self.globals_ref = {id(self._main): _MainNamespace()}
 
-    def persistent_id(self, obj: Any) -> Any:
+    def persistent_id(self, obj: object) -> Any:
         return (obj.place, obj.job) if type(obj) is ResultOf else None
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, FunctionType | type) and getattr(obj, "__module__", None) == "__main__":
             name = obj.__qualname__
             if name.isidentifier() and (self._main.get(name) is obj or name not in self.main):
@@ -251,7 +251,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
 class _Finder(_Pickler):
     """Finds what of `__main__` is in the arguments, and writes no data of theirs."""
 
-    def persistent_id(self, obj: Any) -> Any:
+    def persistent_id(self, obj: object) -> Any:
         kind = type(obj)
         return (
             "data"

@@ -216,7 +216,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     )
 
 
-def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
+def _check_file(file: Mapping[str, object], given: Mapping[str, str]) -> None:
     """Raises NotSupported: the file asks for a service or library that isn't here.
     `given`: options of the line.
     """
@@ -243,7 +243,7 @@ def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
         raise NotSupported(f"{FILE} {asks} and that is not supported here", hint=REFUSED[refused])
 
 
-def _settings(file: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(file: Mapping[str, object]) -> dict[str, Any]:
     """The settings of the file by the names of the options."""
     found: dict[str, Any] = {}
     for name, value in file.items():
@@ -256,7 +256,7 @@ def _settings(file: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _inner(section: str, values: Mapping[str, object]) -> Iterator[tuple[str, str, Any]]:
     """Key, option and value of each setting in a section."""
     prefix = SECTIONS[section][0] if section in SECTIONS else ""
     for key, value in values.items():
@@ -265,7 +265,7 @@ def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, 
 
 
 def _counted(
-    given: Mapping[str, str], config: Mapping[str, Any]
+    given: Mapping[str, str], config: Mapping[str, object]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields that hold numbers, and the words that say each."""
 
@@ -309,7 +309,7 @@ def _counted(
     return fields, given_by
 
 
-def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> int | None:
+def _number(name: str, given: Mapping[str, str], config: Mapping[str, object]) -> int | None:
     if name in given:
         return whole_number(f"--{name}", given[name], 1)
     if config.get(name) == -1:
@@ -318,7 +318,7 @@ def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> i
 
 
 def _variables(
-    settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bool
+    settings: Mapping[str, object], line: Mapping[str, str], *, fsdp: bool
 ) -> dict[str, str]:
     """The variables that the launcher would set for `settings`, in which options of the line
     override the file's. A flag has the value ''. An option that is not given sets no variable, as
@@ -370,7 +370,7 @@ def _variables(
 
 
 def _texts(
-    defaults: Mapping[str, str | None], settings: Mapping[str, Any], prefix: str = "ACCELERATE_"
+    defaults: Mapping[str, str | None], settings: Mapping[str, object], prefix: str = "ACCELERATE_"
 ) -> dict[str, str]:
     """The environment variables that these options become, with the values of the options or their
     defaults."""
@@ -382,7 +382,7 @@ def _texts(
     }
 
 
-def _without_effect(file: Mapping[str, Any], *, fsdp: bool, fp8: bool) -> dict[str, str]:
+def _without_effect(file: Mapping[str, object], *, fsdp: bool, fp8: bool) -> dict[str, str]:
     """Keys that have no effect, with the reason for each. Keys with their
     usual value are left out.
     """

@@ -133,7 +133,7 @@ def connect(path: str) -> socket.socket:
     return peer
 
 
-def begin_session(peer: socket.socket, request: Mapping[str, Any]) -> None:
+def begin_session(peer: socket.socket, request: Mapping[str, object]) -> None:
     """Make this connection to a launcher a session. Reads no byte of its first frame.
     Raises OSError that says why.
     """

@@ -9,7 +9,6 @@ send sends KEEP; an end that receives nothing for SILENT_S ends the session.
 import json
 import struct
 from typing import (
-    Any,
     List,
     Tuple,
 )
@@ -35,7 +34,7 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
     return _HEAD.pack(kind, len(data)) + data
 
 
-def json_frame(kind: bytes, content: Any) -> bytes:
+def json_frame(kind: bytes, content: object) -> bytes:
     return frame(kind, json.dumps(content).encode())
 
 

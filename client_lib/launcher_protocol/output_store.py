@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Callable, Dict, NamedTuple, Optional
 
 from client_lib import durable
 from client_lib.durable import Opener, locked, read_json, remove, write_all, write_file, write_json
@@ -97,7 +97,7 @@ def data_path(folder: str, sha256: str) -> str:
     return os.path.join(folder, _DATA, sha256)
 
 
-def _line(**entry: Any) -> bytes:
+def _line(**entry: object) -> bytes:
     return json.dumps(entry).encode() + b"\n"
 
 

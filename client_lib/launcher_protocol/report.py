@@ -150,7 +150,7 @@ def as_json(
     }
 
 
-def storable(value: Any) -> Any:
+def storable(value: object) -> Any:
     """Return the JSON value with escapes for what no UTF-8 can hold (names of files) and for NUL
     (PostgreSQL).
     """
@@ -159,7 +159,7 @@ def storable(value: Any) -> Any:
     )
 
 
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+def with_texts(value: object, change: Callable[[str], str]) -> Any:
     """Return the JSON value with all of its texts, names of fields among them, changed."""
     if isinstance(value, str):
         return change(value)

@@ -277,7 +277,7 @@ class Table:
         return [[_text(name, value) for name, value in row.items()] for row in self._rows]
 
 
-def _text(column: str, value: Any) -> str:
+def _text(column: str, value: object) -> str:
     if value is None:
         return "?"
     text = f"{value:g}" if isinstance(value, float) else str(value)

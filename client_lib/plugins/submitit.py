@@ -191,7 +191,7 @@ def _resumable(delayed: Any) -> Callable[[], Any]:
         kept = Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"], "submitit.pkl")
         call = DelayedSubmission.load(kept) if kept.exists() else delayed
 
-        def stop(*_: Any) -> None:
+        def stop(*_: object) -> None:
             if os.environ["RANK"] == "0" and (rest := call._checkpoint_function()):
                 rest.dump(kept.with_suffix(".new"))
                 kept.with_suffix(".new").replace(kept)

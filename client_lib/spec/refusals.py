@@ -4,10 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import BaseModel, ValidationError
 
 from client_lib.errors import InvalidRequest
 
@@ -25,7 +22,7 @@ Place = Callable[[Sequence[int | str]], str]
 """Returns the text that a sentence begins with, such as `line 3: `, for the path of an entry."""
 
 
-def validated(model: type[M], values: Mapping[str, Any]) -> M:
+def validated(model: type[M], values: Mapping[str, object]) -> M:
     """Make the model of these values. Raises InvalidRequest."""
     try:
         return model.model_validate(values)

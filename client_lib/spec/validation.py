@@ -67,7 +67,7 @@ class Bound:
         self._schema = schema
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         before = core_schema.with_info_before_validator_function
         after = core_schema.with_info_after_validator_function
@@ -246,7 +246,7 @@ class WithNan(Lenient):
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
-def _lenient(kind: type[State] | type[Reason], value: Any) -> Any:
+def _lenient(kind: type[State] | type[Reason], value: object) -> Any:
     return as_sent(kind, value) if isinstance(value, str) else value
 
 

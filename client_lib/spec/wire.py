@@ -8,11 +8,10 @@ and unknown states and reasons are kept as they were sent. Times are aware UTC.
 # text, 3 % of a submit
 
 import textwrap
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError, WrapValidator
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Dependency, FunctionCode, Provenance
@@ -22,7 +21,7 @@ from client_lib.spec.validation import Lenient, Seldom, SentReason, SentState, W
 _SHOWN = 118  # characters of a repr
 
 
-def _text_as_sent(value: Any, check: Callable[[Any], Any]) -> Any:
+def _text_as_sent(value: object, check: ValidatorFunctionWrapHandler) -> Any:
     try:
         return check(value)
     except ValidationError:

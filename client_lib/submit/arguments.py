@@ -18,7 +18,7 @@ from client_lib.spec.refusals import validated
 C = TypeVar("C")
 
 
-def checked_spec(values: dict[str, Any]) -> JobSpec:
+def checked_spec(values: Mapping[str, object]) -> JobSpec:
     """Return the spec of the values that differ from the defaults, so that an
     older server understands it.
     """
@@ -99,7 +99,7 @@ def with_earlier_arguments(kind: type[C]) -> type[C]:
     return kind
 
 
-def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def translate(given: Mapping[str, object], earlier: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of the spec that old arguments become, and warn of each old argument.
     `given`: today's arguments of a Job, by name; `earlier`: all others. Raises TypeError: Job never
     had it; NotSupported, InvalidRequest: it asks for something that does not exist here."""

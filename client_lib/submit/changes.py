@@ -21,7 +21,7 @@ needs checkpoints of its own.
 
 
 def changed(
-    spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | None = None
+    spec: JobSpec, changes: Mapping[str, object], function: FunctionCode | None = None
 ) -> JobSpec:
     """The spec with other values for some fields; None: the default. `function`: what the job
     calls, if it does. Raises InvalidRequest: an unknown field, a wrong value, a field that would

@@ -116,7 +116,7 @@ def members(args: Sequence[str], each: Each) -> list[GroupMember]:
     return [GroupMember(args=_filled(args, run, places), values=run) for run in runs]
 
 
-def _filled(args: Sequence[str], run: Mapping[str, Any], places: set[str]) -> list[str]:
+def _filled(args: Sequence[str], run: Mapping[str, object], places: set[str]) -> list[str]:
     filled = [_PLACE.sub(lambda found: found[1] or str(run[found[2]]), arg) for arg in args]
     return [
         *filled,

@@ -178,7 +178,7 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     return default, profiles
 
 
-def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
+def check_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
     """Raises InvalidRequest for a key that no profile has, or a value that it can't have."""
     if not isinstance(values, Mapping):
         raise InvalidRequest(
@@ -233,6 +233,6 @@ def _seconds(name: str, value: Any) -> float | None:
     raise InvalidRequest(f"{name}={value!r} is no number of seconds (0 or more)")
 
 
-def _first(*values: Any) -> Any:
+def _first(*values: object) -> Any:
     """The first that isn't None; the last if all are."""
     return next((value for value in values if value is not None), None)

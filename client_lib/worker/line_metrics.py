@@ -5,7 +5,7 @@
 import re
 import signal
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
 from client_lib.launcher_protocol.record import JOB_STREAMS, metric_lines, numbers
 
@@ -50,7 +50,7 @@ class LineMetrics:
         if self._expression is None:
             return
 
-        def interrupt(*_: Any) -> None:
+        def interrupt(*_: object) -> None:
             raise TimeoutError
 
         found: List[bytes] = []

@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.config import JsonDict
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
 from client_lib.errors import InvalidRequest
@@ -40,7 +41,7 @@ _Cursor = Annotated[
 ]
 
 
-def _as_list(schema: dict[str, Any]) -> None:
+def _as_list(schema: JsonDict) -> None:
     """Describe a set as a list: a value that is given twice is accepted."""
     schema.pop("uniqueItems")
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Submitter
@@ -190,7 +190,7 @@ class Runtime(Protocol):
         ...
 
     async def begin_session(
-        self, job_id: str, attempt: int, request: Mapping[str, Any]
+        self, job_id: str, attempt: int, request: Mapping[str, object]
     ) -> socket.socket:
         """Begin a session of the user (client_lib.worker.session) in a worker of a running attempt.
         Returns a Unix socket that carries its frames. `request`: a SessionRequest as JSON. Raises

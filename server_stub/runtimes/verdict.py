@@ -2,7 +2,7 @@
 survives, and why its attempt ended. Pure."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -146,7 +146,7 @@ def survived(
     return lost if enough and not workers[0].failed else frozenset()
 
 
-def is_loss(report: Mapping[str, Any], *, returned: bool) -> bool:
+def is_loss(report: Report, *, returned: bool) -> bool:
     """True if a worker with this report was killed, and has not failed by itself.
     `returned`: it is a restarted one.
     """

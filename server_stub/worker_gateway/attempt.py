@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from client_lib.durable import read_json, write_file, write_json
 from client_lib.errors import (
@@ -169,7 +168,7 @@ class OpenAttempt:
             await asyncio.gather(*(worker.take_stacks(limit_s) for worker in self._workers))
         )
 
-    async def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
+    async def begin_session(self, request: Mapping[str, object]) -> socket.socket:
         worker = self._workers[
             worker_of(request, len(self._workers), self.group.processes_per_worker)
         ]

@@ -108,7 +108,7 @@ class SessionOrders:
         self._unsent: list[str] = []
         self._ends: dict[str, SessionEnd] = {}
 
-    async def begin(self, request: Mapping[str, Any]) -> socket.socket:
+    async def begin(self, request: Mapping[str, object]) -> socket.socket:
         """Order a session and return the user's end. Raises Conflict: no answer in time."""
         mark = secrets.token_hex(8)
         users, workers = socket.socketpair()

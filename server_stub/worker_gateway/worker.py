@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar
+
+from typing_extensions import Unpack  # of the standard library from Python 3.11 on
 
 from client_lib.durable import read_json, write_json
 from client_lib.errors import Conflict, TooLarge
@@ -73,6 +75,22 @@ class PodStart(NamedTuple):
     pod_uid: str
     start: str
     """"" if it is not known or does not matter."""
+
+
+class _Facts(TypedDict, total=False):
+    """Fields of a WorkerView that change while the worker lives."""
+
+    pod_uid: str
+    pod: str | None
+    start: str
+    former: tuple[PodStart, ...]
+    displaced: bool
+    state: State
+    next_seq: int
+    signs_of_life: int
+    quiet: Quiet
+    missing: int
+    report: Report | None
 
 
 @dataclass(frozen=True)
@@ -238,7 +256,7 @@ class RemoteWorker:
         """
         async with self._lock:
             view = self.view
-            owner = {
+            owner: _Facts = {
                 "pod_uid": claimant.pod_uid,
                 "start": claimant.start,
                 "pod": pod,
@@ -254,12 +272,15 @@ class RemoteWorker:
                 await self._store(**owner)
                 return
             # a previous owner, or another start of a pod that has been replaced by another pod
-            replaced = any(each.pod_uid == claimant.pod_uid != view.pod_uid for each in view.former)
-            if may_return is not None and not replaced and claimant not in view.former:
+            was_replaced = claimant.pod_uid != view.pod_uid and any(
+                each.pod_uid == claimant.pod_uid for each in view.former
+            )
+            if may_return is not None and not was_replaced and claimant not in view.former:
                 if may_return(view):  # the log is continued
                     await on_disk(Path(self._report_path).unlink, missing_ok=True)
                     former = (*view.former, PodStart(view.pod_uid, view.start))
-                    await self._store(**owner, former=former, report=None)
+                    returned: _Facts = {**owner, "former": former, "report": None}
+                    await self._store(**returned)
                     self.last_contact = time.monotonic()
                     return
                 await self._store(displaced=True)
@@ -284,9 +305,8 @@ class RemoteWorker:
         """Take the facts of a message about the ranks. `quiet`: ranks that do nothing, and for how
         many seconds.
         """
-        self._show(
-            signs_of_life=signs_of_life, quiet=quiet_since(quiet, self.view.quiet, time.monotonic())
-        )
+        since = quiet_since(quiet, self.view.quiet, time.monotonic())
+        self._show(signs_of_life=signs_of_life, quiet=since)
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> LogLengths:
         """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of
@@ -352,20 +372,20 @@ class RemoteWorker:
         for folder in (self._folder / "log", self._folder / RESULTS):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _show(self, **facts: Any) -> None:
+    def _show(self, **facts: Unpack[_Facts]) -> None:
         before = self.view.change_key
         self.view = replace(self.view, **facts)
         if self.view.change_key != before:
             self._on_change()
 
-    async def _store(self, **facts: Any) -> None:
+    async def _store(self, **facts: Unpack[_Facts]) -> None:
         """Store fields of the view before they become visible."""
         after = replace(self.view, **facts)
         kept = {name: getattr(after, name) for name in _KEPT}
         await on_disk(self._spare.run, self._write_facts, kept)
         self._show(**facts)
 
-    def _write_facts(self, facts: dict[str, Any]) -> None:
+    def _write_facts(self, facts: Mapping[str, object]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(str(self._folder / FACTS), facts, durable=True)
 

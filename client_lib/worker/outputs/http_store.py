@@ -13,7 +13,7 @@ deadline of the scan.
 
 import os
 import time
-from typing import Any, Callable, Dict, Optional, TypeVar
+from typing import Any, Callable, Mapping, Optional, TypeVar
 from urllib.parse import quote, urlencode
 
 from client_lib.launcher_protocol.output_store import BLOCK, BeingWritten, SourceFile
@@ -73,13 +73,18 @@ class HttpStore:
     def forget(self, path: str) -> None:
         self._ask("DELETE", path, {}, b"", dict)
 
-    def _send(self, path: str, query: Dict[str, Any], piece: bytes) -> int:
+    def _send(self, path: str, query: Mapping[str, object], piece: bytes) -> int:
         """Number of bytes that the server has. The server skips bytes of the piece that it had
         before."""
         return self._ask("PUT", path, query, piece, lambda answer: int(answer["length"]))
 
     def _ask(
-        self, method: str, path: str, query: Dict[str, Any], body: bytes, read: Callable[[Any], T]
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: bytes,
+        read: Callable[[Any], T],
     ) -> T:
         """The answer as `read` takes it, retried until the deadline of the scan. Raises OSError
         with the reason of a server that rejects the request, or has no room."""

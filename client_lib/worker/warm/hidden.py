@@ -26,6 +26,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
     from typing import Any
 
 OURS = "client_lib"
@@ -129,7 +130,7 @@ class Change:
                 container[:] = container[len(around[0]) : len(container) - len(around[1])]
 
 
-def containers(modules: Iterable[Any]) -> Iterator[Any]:
+def containers(modules: Iterable[ModuleType]) -> Iterator[Any]:
     """The dictionaries, lists and sets that hold the state of modules and of their classes."""
     for module in modules:
         if getattr(module, "__name__", "") == "logging":
@@ -298,7 +299,7 @@ class Hidden:
             if sys.modules.get(n, module) is not module
         }
 
-    def _containers(self, modules: Iterable[Any]) -> list[Watched]:
+    def _containers(self, modules: Iterable[ModuleType]) -> list[Watched]:
         """Return the containers of these modules and their classes that no earlier module owns."""
         found = []
         for container in containers(modules):
@@ -494,7 +495,7 @@ class _Loader:
         return spec
 
 
-def _names_of_import(module: Any) -> dict[str, Any]:
+def _names_of_import(module: ModuleType) -> dict[str, Any]:
     names = getattr(module, "__dict__", {})
     return {name: names[name] for name in _SET_BY_AN_IMPORT if name in names}
 
@@ -515,7 +516,7 @@ def _forget_cached() -> None:
         _codecs.register(encodings.search_function)
 
 
-def is_standard(module: Any) -> bool:
+def is_standard(module: ModuleType) -> bool:
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if origin in ("built-in", "frozen"):
         return True

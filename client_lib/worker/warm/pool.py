@@ -43,7 +43,7 @@ import threading
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Set
 
 from client_lib.durable import read_json, write_json
 from client_lib.launcher_protocol import processes
@@ -174,7 +174,7 @@ class PoolProcess:
         self._send({"event": "ending", "why": why})
         os._exit(0)
 
-    def _send(self, message: Dict[str, Any]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         with contextlib.suppress(OSError):  # the runtime is gone: the next round reads end of file
             self._runtime.send(json.dumps(message).encode())
 

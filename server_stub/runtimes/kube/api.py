@@ -83,7 +83,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Any = None,
+        body: object = None,
         query: Query | None = None,
         accept: str = JSON,
     ) -> Any:
@@ -97,7 +97,7 @@ class Api:
     def get(self, path: str, query: Query | None = None) -> Any:
         return self.request("GET", path, query=query)
 
-    def create(self, path: str, body: Mapping[str, Any]) -> Any:
+    def create(self, path: str, body: Mapping[str, object]) -> Any:
         """Create an object in a collection and return its metadata. A field unknown
         to the cluster is an error.
         """
@@ -114,7 +114,7 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Any,
+        body: object,
         query: Query | None,
         accept: str = JSON,
         stream_s: float | None = None,

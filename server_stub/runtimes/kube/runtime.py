@@ -238,7 +238,7 @@ class KubeRuntime:
         return await found.stacks(STACKS_S) if found else []
 
     async def begin_session(
-        self, job_id: str, attempt: int, request: Mapping[str, Any]
+        self, job_id: str, attempt: int, request: Mapping[str, object]
     ) -> socket.socket:
         if self._cluster.options.settings.worker_server_url is None:
             raise Conflict(_UNREACHED)

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
+
+from typing_extensions import Unpack  # of the standard library from Python 3.11 on
 
 from client_lib import durable
 from client_lib.durable import copy_folder, read_json, sync, write_file, write_json
@@ -19,6 +21,7 @@ from client_lib.launcher_protocol.directory import Directory, give_up_reserve, r
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.reasons import START_FAILED, reason_of
 from client_lib.spec.states import Reason
+from client_lib.spec.wire import Failure, WorkerInfo
 from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir, inputs_dir, worker_dir
 from server_stub.runtimes import Attempt, Observation, Source, inputs, verdict
@@ -29,7 +32,7 @@ from server_stub.runtimes.local.scheduling import Grant
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, Step, Verdict, WorkerStatus
 from server_stub.worker_gateway.sessions import worker_of
-from server_stub.worker_gateway.worker import StackDump
+from server_stub.worker_gateway.worker import Quiet, StackDump
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start reports that it is starting
 # a launcher without ranks that has not stopped by then is killed: it may be unpacking an archive
@@ -56,6 +59,18 @@ class Record:
     @property
     def gpus(self) -> frozenset[int]:
         return frozenset(index for gpus in self.grant for index in gpus)
+
+
+class _Known(TypedDict, total=False):
+    """Further fields of an Observation."""
+
+    workers: tuple[WorkerInfo, ...]
+    notes: tuple[str, ...]
+    started_at: datetime | None
+    ended_at: datetime
+    first_failing: Failure | None
+    stacks: tuple[str, ...]
+    quiet: Quiet
 
 
 class Gang:
@@ -275,7 +290,7 @@ class Gang:
     async def stacks(self) -> list[StackDump]:
         return list(await asyncio.gather(*(launcher.stacks() for launcher in self._launchers)))
 
-    def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
+    def begin_session(self, request: Mapping[str, object]) -> socket.socket:
         """Begin a session of the user; blocks. Raises NotFound, Conflict."""
         worker = worker_of(request, len(self._launchers), self._launchers[0].processes())
         return self._launchers[worker].begin_session(request)
@@ -366,20 +381,13 @@ class Gang:
             stacks=verdict.last_stacks(self._workers),
         )
 
-    def _observe(self, phase: Phase, reason: Reason, message: str, **known: Any) -> None:
-        """`known`: further fields of Observation."""
-        self._tell(
-            phase,
-            reason,
-            message,
-            workers=tuple(worker.info() for worker in self._workers),
-            **known,
-        )
+    def _observe(self, phase: Phase, reason: Reason, message: str, **known: Unpack[_Known]) -> None:
+        known["workers"] = tuple(worker.info() for worker in self._workers)
+        self._tell(phase, reason, message, **known)
 
-    def _tell(self, phase: Phase, reason: Reason, message: str, **known: Any) -> None:
-        seen = Observation(
-            self.attempt.job_id, self.attempt.number, phase, reason, message, **known
-        )
+    def _tell(self, phase: Phase, reason: Reason, message: str, **known: Unpack[_Known]) -> None:
+        attempt = self.attempt
+        seen = Observation(attempt.job_id, attempt.number, phase, reason, message, **known)
         if seen != self._last:
             self._last = seen
             self._report(seen)

@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypedDict, TypeGuard
+
+from typing_extensions import Unpack  # of the standard library from Python 3.11 on
 
 from client_lib import durable
 from client_lib.durable import is_held, last_line, read_json
@@ -42,12 +44,24 @@ from server_stub.runtimes.local.accounts import owner_of
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import report as reports
-from server_stub.worker_gateway.worker import StackDump, quiet_since
+from server_stub.worker_gateway.worker import Quiet, StackDump, quiet_since
 
 LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
 """A launcher that has reported has ended all of its descendants (child subreaper). On other systems
 it finds process groups only, and the runtime kills the rest."""
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
+
+
+class _Known(TypedDict, total=False):
+    """Fields of a WorkerStatus that change with its stage."""
+
+    report: Report
+    lost_because: str
+    lost_reason: Reason
+    warm: bool
+    fresh_because: str | None
+    threads: int | None
+    quiet: Quiet
 
 
 class Launcher:
@@ -134,7 +148,7 @@ class Launcher:
         plan = read_json(self.files.plan, self._opener) or {}
         return int(plan.get("processes_per_worker", 1))
 
-    def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
+    def begin_session(self, request: Mapping[str, object]) -> socket.socket:
         """A connection that the launcher has made a session; blocks. Raises Conflict."""
         try:
             connection = self._connect()
@@ -261,13 +275,16 @@ class Launcher:
                 told = {
                     int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()
                 }
-                self._become(
-                    self.worker.stage, quiet=quiet_since(told, self.worker.quiet, time.monotonic())
-                )
+                since = quiet_since(told, self.worker.quiet, time.monotonic())
+                self._become(self.worker.stage, quiet=since)
         elif event == control.STARTED:
             self._takes_stacks = bool(message.get("stacks"))
-            known = {name: message.get(name) for name in ("fresh_because", "threads")}
-            self._become(Stage.STARTED, warm=bool(message.get("warm")), **known)
+            self._become(
+                Stage.STARTED,
+                warm=bool(message.get("warm")),
+                fresh_because=message.get("fresh_because"),
+                threads=message.get("threads"),
+            )
         elif event == control.READY:
             self._become(Stage.READY)
 
@@ -310,8 +327,9 @@ class Launcher:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return Reason.LAUNCHER_LOST, f"{who} {how} without a report{end}"
 
-    def _become(self, stage: Stage, **known: Any) -> None:
-        worker = replace(self.worker, stage=stage, **{"quiet": ()} | known)
+    def _become(self, stage: Stage, **known: Unpack[_Known]) -> None:
+        known.setdefault("quiet", ())
+        worker = replace(self.worker, stage=stage, **known)
         if worker != self.worker:
             self.worker = worker
             self._changed()
@@ -389,7 +407,7 @@ def _recorded(worker_dir: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _lives(record: Mapping[str, Any]) -> bool:
+def _lives(record: Mapping[str, object]) -> bool:
     """True if the process with this {pid, start_time} lives; the job
     may have written any record.
     """

@@ -152,7 +152,7 @@ class LocalRuntime:
         return [] if gang is None else await gang.stacks()
 
     async def begin_session(
-        self, job_id: str, attempt: int, request: Mapping[str, Any]
+        self, job_id: str, attempt: int, request: Mapping[str, object]
     ) -> socket.socket:
         gang = self._gangs.get((job_id, attempt))
         if gang is None:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from client_lib.errors import TooLarge
 from client_lib.launcher_protocol.plan import WorkerPlan
@@ -102,7 +101,7 @@ def render(
     def metadata(suffix: str = "") -> Object:
         return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels}
 
-    def immutable(kind: str, metadata: Object, **content: Any) -> Object:
+    def immutable(kind: str, metadata: Object, **content: object) -> Object:
         return {
             "apiVersion": "v1",
             "kind": kind,
