@@ -26,52 +26,52 @@ from client_lib.transport.config import BOOLEANS
 POSITIONAL = frozenset({"script", "args"})
 
 HEADINGS: dict[str, tuple[str, ...]] = {
-    # heading in the help of a command: the fields under it, in this order; every field stands under
-    # one
     "Common options of a job": (
-        *(
-            "n_workers",
-            "processes_per_worker",
-            "instance_type",
-            "type",
-            "base_image",
-            "env_variables",
-            "secrets",
-        ),
-        *("name", "labels", "requirements"),
+        "n_workers",
+        "processes_per_worker",
+        "instance_type",
+        "type",
+        "base_image",
+        "env_variables",
+        "secrets",
+        "name",
+        "labels",
+        "requirements",
     ),
     "Code": (
-        *(
-            "code",
-            "working_dir",
-            "flags",
-            "setup",
-            "outputs",
-            "log_file",
-            "checkpoint_dir",
-            "checkpoint_from",
-        ),
-        *("conda_env", "warm", "pytorch_use_env", "observe", "metrics", "preflight_check", "smoke"),
+        "code",
+        "working_dir",
+        "flags",
+        "setup",
+        "outputs",
+        "log_file",
+        "checkpoint_dir",
+        "checkpoint_from",
+        "conda_env",
+        "warm",
+        "pytorch_use_env",
+        "observe",
+        "metrics",
+        "preflight_check",
+        "smoke",
     ),
     "Resources, queue and end": (
-        *(
-            "gpus",
-            "volumes",
-            "priority_class",
-            "after",
-            "max_retry",
-            "retry_on",
-            "retry_reset_steps",
-        ),
-        *(
-            "max_infrastructure_retry",
-            "stop_timer",
-            "grace_s",
-            "health_params",
-            "hang_action",
-            "notify",
-        ),
-        *("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
+        "gpus",
+        "volumes",
+        "priority_class",
+        "after",
+        "max_retry",
+        "retry_on",
+        "retry_reset_steps",
+        "max_infrastructure_retry",
+        "stop_timer",
+        "grace_s",
+        "health_params",
+        "hang_action",
+        "notify",
+        "elastic_min_workers",
+        "elastic_max_workers",
+        "elastic_max_restarts",
     ),
     "Kubernetes": (
         "include_nodes",
@@ -81,8 +81,15 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "shm_size_class",
         "tmp_storage",
     ),
-    "ML Space platform": ("region", "allocation_name", "logs_dir", "job_desc"),
+    "ML Space platform": (
+        "region",
+        "allocation_name",
+        "logs_dir",
+        "job_desc",
+    ),
 }
+"""Fields by the heading under which the help of a command shows their options, in this order.
+Every field stands under one heading."""
 
 MORE_HELP = {
     "env_variables": "NAME alone passes on the value that it has here.",
@@ -90,17 +97,19 @@ MORE_HELP = {
     "health_params": "As in log_period=30,action=restart.",
 }
 
-# texts that give the value None, where a missing option gives another
 NONE = {"flags": "KEY alone", "log_file": "''"}
+"""Texts that give the value None, where a missing option gives another value."""
 
 
 class Reading(NamedTuple):
     """The conversion of an option's text into a value."""
 
-    kind: Any  # the type, for typer; str where `parse` reads the text
+    kind: Any
+    """The type, for typer; str where `parse` reads the text."""
     parse: Callable[[str], Any] | None = None
     metavar: str | None = None
-    container: Any = None  # list or dict, to which each use of the option adds
+    container: Any = None
+    """list or dict, to which each use of the option adds."""
 
 
 def _whole(text: str) -> int:
@@ -108,6 +117,15 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+def _whole_numbers(text: str) -> list[int]:
+    """`0,1,2`."""
+    return [_whole(part) for part in text.split(",")]
+
+
+def _whole_or_default(text: str) -> int | str:
+    return text if text == "default" else _whole(text)
 
 
 def _variable(text: str) -> tuple[str, str | None]:
@@ -173,13 +191,16 @@ class JobCommand(Command):
             name = parameter.name or ""
             if name not in JobSpec.model_fields or name in POSITIONAL:
                 continue
-            said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
+            text = f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}"
+            said = " ".join(text.split())
             if name in NONE:
                 said = said.replace("None:", f"{NONE[name]}:")
             said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
             default = defaults()[name]
-            shown = default.value if isinstance(default, Enum) else default
-            said += "" if default in (None, [], {}) else f" Default: {shown}."
+            if isinstance(default, Enum):
+                default = default.value
+            if default not in (None, [], {}):
+                said += f" Default: {default}."
             parameter.help = said  # type: ignore[attr-defined]  # all of them are options
 
 
@@ -214,22 +235,21 @@ def job_command(
 @cache  # for two commands of one module
 def _parameters() -> tuple[inspect.Parameter, ...]:
     found = []
-    for heading, name in [(heading, name) for heading, names in HEADINGS.items() for name in names]:
-        reading = reading_of(name)
-        names = option_names(name)
-        if reading.kind is bool:
-            names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
-        option = Option(
-            *names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading
-        )
-        kind = list[reading.kind] if reading.container else reading.kind  # type: ignore[name-defined]
-        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-        found.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-            )
-        )
+    for heading, names in HEADINGS.items():
+        found += [_parameter(name, heading) for name in names]
     return tuple(found)
+
+
+def _parameter(name: str, heading: str) -> inspect.Parameter:
+    reading = reading_of(name)
+    names = option_names(name)
+    if reading.kind is bool:
+        names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
+    option = Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
+    kind = list[reading.kind] if reading.container else reading.kind  # type: ignore[name-defined]
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword_only, default=None, annotation=annotation)
 
 
 @cache
@@ -244,13 +264,9 @@ def reading_of(name: str) -> Reading:
         return Reading(str, *special.get(name, (key_value, "KEY=VALUE")), dict)
     leaves = _leaves(get_args(held)[0] if container is list else annotation)
     if container is list and leaves == [int]:
-        return Reading(
-            str, lambda text: [_whole(part) for part in text.split(",")], "NUMBERS", list
-        )
+        return Reading(str, _whole_numbers, "NUMBERS", list)
     if leaves == [int, Literal["default"]]:
-        return Reading(
-            str, lambda text: text if text == "default" else _whole(text), "NUMBER|default"
-        )
+        return Reading(str, _whole_or_default, "NUMBER|default")
     if leaves == [HealthParams]:
         return Reading(str, _watchdog, "KEY=VALUE,...")
     kind, *others = leaves
@@ -296,9 +312,9 @@ def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or name not in JobSpec.model_fields:
             near = get_close_matches(name, JobSpec.model_fields, n=1)
+            meant = f"; did you mean {near[0]}=..." if near else ""
             raise InvalidRequest(
-                f"--set {text} is not FIELD=VALUE with a field of a job"
-                + (f"; did you mean {near[0]}=..." if near else ""),
+                f"--set {text} is not FIELD=VALUE with a field of a job{meant}",
                 hint="arguments of the script stand at the end, behind `--`: -- --lr 0.5",
             )
         found[name] = _set(name, value, found.get(name), getattr(spec, name))
@@ -313,25 +329,31 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
             f"--set args={shlex.quote(text)} is one argument with a space in it",
             hint=f"write all arguments at the end, behind `--`: -- {text}",
         )
-    kind, parse, _, container = reading_of(name)
+    reading = reading_of(name)
+    kind = reading.kind
     try:
-        if parse:
-            value = parse(text)
+        if reading.parse:
+            value = reading.parse(text)
         elif kind is bool:
             value = BOOLEANS[text.lower()]
+        elif kind in (int, float):
+            value = kind(text)
         else:  # words of a closed list are checked by the spec
-            value = kind(text) if kind in (int, float) else text
+            value = text
     except typer.BadParameter as wrong:
         raise InvalidRequest(f"--set {name}: {wrong.message}") from wrong
     except (KeyError, ValueError):
-        wants = {bool: "neither true nor false", int: "not a whole number"}.get(
-            kind, "not a number"
-        )
-        raise InvalidRequest(f"--set {name}: {text!r} is {wants}") from None
-    if container is dict:
-        return {**(stored if so_far is None else so_far), **dict([value])}
-    if container is list:
-        return [*(so_far or []), *(value if isinstance(value, list) else [value])]
+        wrong_for = {bool: "neither true nor false", int: "not a whole number"}
+        what = wrong_for.get(kind, "not a number")
+        raise InvalidRequest(f"--set {name}: {text!r} is {what}") from None
+
+    if reading.container is dict:
+        before = stored if so_far is None else so_far
+        key, of_key = value
+        return {**before, key: of_key}
+    if reading.container is list:
+        added = value if isinstance(value, list) else [value]
+        return [*(so_far or []), *added]
     return value
 
 
@@ -342,7 +364,7 @@ def merged(file: Mapping[str, object], line: Mapping[str, object]) -> dict[str, 
     both = dict(file)
     for name, value in line.items():
         below = file.get(name)
-        both[name] = (
-            {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(below, dict) and isinstance(value, dict):
+            value = {**below, **value}
+        both[name] = value
     return both

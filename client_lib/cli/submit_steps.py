@@ -83,11 +83,9 @@ def job_of(
         fields, python = _without_launcher(fields, local=connection.config.endpoint is None)
         script = Path(fields["script"])
         args = fields.get("args", ())
-        ours = {
-            name
-            for parameter in ctx.command.params
-            for name in (*parameter.opts, *parameter.secondary_opts)
-        }
+        ours = set[str]()
+        for parameter in ctx.command.params:
+            ours.update(parameter.opts, parameter.secondary_opts)
         behind = [word.partition("=")[0] for word in args if word.startswith("-")]
         ours_behind = [option for option in behind if option in ours]
         if ours_behind and script.suffix == ".py" and os.path.isfile(script):
@@ -215,12 +213,7 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
         words = split_script(script)
     except ValueError:  # the spec says what is wrong with it
         words = [script]
-    cores: int | None = None  # of one worker; None: not known here
-    if kind := fields.get("instance_type"):
-        named = _CORES.search(kind)
-        cores = int(named[1]) if named else None
-    elif local:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = _cores(fields.get("instance_type"), local)
     machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, os.environ)
     reading = launch_lines.read([*words, *fields.get("args", [])], machine)
     if reading is None:
@@ -238,6 +231,18 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
                 "python"
             )
     return merged, python
+
+
+def _cores(instance_type: str | None, local: bool) -> int | None:
+    """The cores of one worker; None: not known here."""
+    if instance_type:
+        named = _CORES.search(instance_type)
+        return int(named[1]) if named else None
+    if not local:
+        return None
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
@@ -260,21 +265,20 @@ def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
 def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
     options: list[str] = []
     for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
-        option = option_names(name)[0]
-        value = merged[name]
         if name in job_options.POSITIONAL:
             continue
+        option = option_names(name)[0]
+        value = merged[name]
         if isinstance(value, dict):
-            options += [word for key, text in value.items() for word in (option, f"{key}={text}")]
+            for key, text in value.items():
+                options += [option, f"{key}={text}"]
+        elif isinstance(value, list):
+            options += [option, ",".join(map(str, value))]
         else:
-            options += [
-                option,
-                ",".join(map(str, value)) if isinstance(value, list) else str(value),
-            ]
+            options += [option, str(value)]
     line = shlex.join([PROGRAM, "submit", *options])
-    return (
-        f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}"
-    ).rstrip()
+    script = f"{merged['script']} {shlex.join(merged['args'])}"
+    return f"{reading.launcher} line read as: {line} {script}".rstrip()
 
 
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:
