@@ -17,7 +17,8 @@ _COLLECTIVE = re.compile(
     r"/torch/(distributed/(distributed_c10d|rendezvous|_functional_collectives|utils)|nn/parallel/distributed"
     r"|autograd/(graph|__init__))\.py$"  # a backward pass waits for the gradients of other ranks
 )
-_NAMED = 8  # places that a sentence lists
+_NAMED = 8
+"""Most places that a sentence lists."""
 _LEFT = "left the script"
 
 
@@ -46,7 +47,10 @@ def find(
         now = rank.processes[0]
         # one that has answered only once has not moved, as far as is known
         if then and rank.rank in quiet:
-            then, now = then if then.threads else now, now if now.threads else then
+            if not then.threads:
+                then = now
+            elif not now.threads:
+                now = then
         place = _collective(now)
         if str(place) != str(then and _collective(then)):
             # The rank has entered or left a collective in between: small steps use hardly any CPU
@@ -56,19 +60,24 @@ def find(
             waiting[rank.rank] = place
         else:
             elsewhere[rank.rank] = now
-    if not waiting or not quiet.keys() >= elsewhere.keys():
+    others_do_nothing = quiet.keys() >= elsewhere.keys()
+    if not waiting or not others_do_nothing:
         return None
     if not known and quiet.keys().isdisjoint(waiting):
         return None  # they may be at work, and in the same call twice by chance
     if elsewhere:
         return Hang(frozenset(elsewhere), f"{_waits(waiting, quiet)}; {_stands(elsewhere)}")
-    return _all_wait(waiting, quiet, ended) if quiet.keys() >= waiting.keys() else None
+    if not quiet.keys() >= waiting.keys():
+        return None
+    return _all_wait(waiting, quiet, ended)
 
 
 def _collective(process: ProcessStacks) -> Place | None:
     """The collective in which the main thread is."""
     place = call(process)
-    return place if place and any(_COLLECTIVE.search(frame.file) for frame in place.below) else None
+    if place and any(_COLLECTIVE.search(frame.file) for frame in place.below):
+        return place
+    return None
 
 
 def _all_wait(
@@ -80,16 +89,12 @@ def _all_wait(
     if ended:
         who = f"{named(ended, 'worker')} {_have(ended)} ended"
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}; {who}")
-    groups = [ranks for _, ranks in reversed(_grouped(waiting))]
     if len(waiting) == 1:
         return None
-    if len(groups) == 1:
+    smallest, *others = [ranks for _, ranks in reversed(_grouped(waiting))]
+    if not others:
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}, and none of them goes on")
-    guilty = (
-        groups[0]
-        if len(groups[0]) < len(groups[1])
-        else [rank for group in groups for rank in group]
-    )
+    guilty = smallest if len(smallest) < len(others[0]) else waiting
     return Hang(frozenset(guilty), f"{_waits(waiting, quiet)}: these are different calls")
 
 
@@ -103,17 +108,22 @@ def _waits(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> str:
 
 def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
     """`rank 1 is in load (data.py:12) and has not entered it`"""
-    places: dict[int, str] = {}
-    for rank, process in elsewhere.items():
-        place = call(process)
-        places[rank] = _LEFT if has_left(process) else f"in {place}" if place else process.state
-    groups = _grouped(places)[:_NAMED]
-    told = [
-        f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}"
-        for place, ranks in groups
-    ]
-    missing = f" and {_have([*elsewhere])} not entered it" if {*places.values()} != {_LEFT} else ""
-    return f"{', '.join(told)}{missing}"
+    places = {rank: _where(process) for rank, process in elsewhere.items()}
+    told = []
+    for place, ranks in _grouped(places)[:_NAMED]:
+        verb = _have(ranks) if place == _LEFT else _are(ranks)
+        told.append(f"{named(ranks)} {verb} {place}")
+    said = ", ".join(told)
+    if set(places.values()) == {_LEFT}:
+        return said
+    return f"{said} and {_have([*elsewhere])} not entered it"
+
+
+def _where(process: ProcessStacks) -> str:
+    if has_left(process):
+        return _LEFT
+    place = call(process)
+    return f"in {place}" if place else process.state
 
 
 def _have(ranks: Sequence[int]) -> str:

@@ -3,6 +3,7 @@ command, folders, options. Pure.
 """
 
 import os.path
+from typing import NamedTuple
 
 from client_lib.launcher_protocol.output_globs import ALL
 from client_lib.launcher_protocol.plan import WorkerPlan
@@ -24,7 +25,7 @@ def worker_plan(
     that calls a function. `default_dir`: see `working_dir`."""
     spec = attempt.spec
     bounds = elastic_bounds(attempt.spec)
-    argument, auto = local_rank(spec)
+    option = local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
         attempt=attempt.number,
@@ -43,8 +44,8 @@ def worker_plan(
         cores=1,
         checkpoint_dir="",
         log_file=spec.log_file,
-        local_rank_argument=argument,
-        local_rank_auto=auto,
+        local_rank_argument=option.argument,
+        local_rank_auto=option.auto,
         elastic_min_workers=None if bounds is None else bounds.least,
         elastic_max_restarts=5 if bounds is None else bounds.returns,
         rank_runner=environment.get(RANK_RUNNER, "1") != "0",
@@ -109,16 +110,24 @@ def output_globs(attempt: Attempt, worker: int) -> list[str]:
     return list(attempt.spec.outputs) if snapshot or worker == 0 else []
 
 
-def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
-    """The plan's `local_rank_argument` and `local_rank_auto`: the option for the local rank, and
-    its detection. Type `pytorch` always passes it, as torch.distributed.launch did, even to a
-    script that declares no such option. The agent of an elastic job starts all ranks with one
-    command line, so they never get it."""
+class LocalRank(NamedTuple):
+    """Fields of a plan about the option for the local rank."""
+
+    argument: str | None
+    """`local_rank_argument`: the option; None: see `auto`."""
+    auto: bool
+    """`local_rank_auto`: the script is searched for the option."""
+
+
+def local_rank(spec: JobSpec) -> LocalRank:
+    """Type `pytorch` always passes the option, as torch.distributed.launch did, even to a script
+    that declares no such option. The agent of an elastic job starts all ranks with one command
+    line, so they never get it."""
     if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
-        return None, False
+        return LocalRank(None, auto=False)
     if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:
-        return None, True
-    return "--local_rank", True
+        return LocalRank(None, auto=True)
+    return LocalRank("--local_rank", auto=True)
 
 
 def log_share(attempt: Attempt, limit_bytes: int) -> int:
@@ -134,7 +143,13 @@ def log_share(attempt: Attempt, limit_bytes: int) -> int:
     added = spec.max_infrastructure_retry
     if spec.retry_reset_steps:
         limit_bytes //= 2
-        if (more := attempt.number - planned - added) > 0:
-            return max(1, limit_bytes // (spec.n_workers * more * (more + 1)))
-    shares = 2 * (planned if attempt.number <= planned else added) if added else planned
+    more = attempt.number - planned - added
+    if spec.retry_reset_steps and more > 0:
+        shares = more * (more + 1)
+    elif not added:
+        shares = planned
+    elif attempt.number <= planned:
+        shares = 2 * planned
+    else:
+        shares = 2 * added
     return max(1, limit_bytes // (spec.n_workers * shares))
