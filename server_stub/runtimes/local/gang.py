@@ -61,7 +61,7 @@ class Record:
         return frozenset(index for gpus in self.grant for index in gpus)
 
 
-class _Known(TypedDict, total=False):
+class _Told(TypedDict, total=False):
     """Further fields of an Observation."""
 
     workers: tuple[WorkerInfo, ...]
@@ -381,11 +381,11 @@ class Gang:
             stacks=verdict.last_stacks(self._workers),
         )
 
-    def _observe(self, phase: Phase, reason: Reason, message: str, **known: Unpack[_Known]) -> None:
+    def _observe(self, phase: Phase, reason: Reason, message: str, **known: Unpack[_Told]) -> None:
         known["workers"] = tuple(worker.info() for worker in self._workers)
         self._tell(phase, reason, message, **known)
 
-    def _tell(self, phase: Phase, reason: Reason, message: str, **known: Unpack[_Known]) -> None:
+    def _tell(self, phase: Phase, reason: Reason, message: str, **known: Unpack[_Told]) -> None:
         attempt = self.attempt
         seen = Observation(attempt.job_id, attempt.number, phase, reason, message, **known)
         if seen != self._last:
