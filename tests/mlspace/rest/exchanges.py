@@ -68,24 +68,25 @@ class Volatile:
             text = text.replace(placeholder, str(real))
         return json.loads(text)
 
-    def hidden(self, value: Any, key: str = "", status: object = None) -> Any:
-        """`value` with placeholders in place of values. `key`: its name, in an object with this
-        `status`."""
+    def hidden(self, value: Any, key: str = "", *, began: bool = True) -> Any:
+        """`value` with placeholders in place of values. `key`: its name, in an object whose job
+        `began`."""
         if isinstance(value, dict):
+            has_begun = bool(value.get("running_at", value.get("status") != "Pending"))
             return {
-                name: self.hidden(inner, name, value.get("status")) for name, inner in value.items()
+                name: self.hidden(inner, name, began=has_begun) for name, inner in value.items()
             }
         if isinstance(value, list):
-            return [self.hidden(inner, key, status) for inner in value]
+            return [self.hidden(inner, key, began=began) for inner in value]
         if isinstance(value, str):
-            return self._hidden_text(value, key, status)
+            return self._hidden_text(value, key, began=began)
         if key.endswith("_at") and value:
             assert isinstance(value, int)
             assert abs(value - time.time()) < _NEAR_S, (key, value)
             return _UNIX
         return value
 
-    def _hidden_text(self, text: str, key: str, status: object) -> str:
+    def _hidden_text(self, text: str, key: str, *, began: bool) -> str:
         if key == "msg":
             return _WORDS
         if key == "uid" and re.fullmatch(_UUID, text):
@@ -98,7 +99,7 @@ class Volatile:
             then = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
             assert abs(then.timestamp() - time.time()) < _NEAR_S, text
             return _ISO
-        if key == "duration" and status != "Pending":
+        if key == "duration" and began:
             assert re.fullmatch(r"\d+s", text), text
             return _DURATION
         text = _JOB.sub(lambda found: self._placeholder("job", found[0]), text)
