@@ -3,6 +3,7 @@
 import copy
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,35 @@ for i in range(100):
 """
 
 
-@pytest.fixture(params=["pytorchjob", "trainjob"])
+KINDS = ["pytorchjob", "trainjob"]
+
+
+@contextmanager
+def place_of(kind: str, cluster: Cluster, folder: Path) -> Iterator[ClusterPlace]:
+    """A place that nothing is left in at its end."""
+    place = ClusterPlace(folder, cluster, f"teams-{kind}", kind=kind)
+    yield place
+    assert_nothing_is_left(place)
+    place.close()
+
+
+@pytest.fixture(params=KINDS)
 def place(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path
 ) -> Iterator[ClusterPlace]:
-    found = ClusterPlace(tmp_path, cluster, f"teams-{request.param}", kind=request.param)
-    yield found
-    assert_nothing_is_left(found)
-    found.close()
+    with place_of(request.param, cluster, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def place_of_each_kind(cluster: Cluster, tmp_path: Path) -> Iterator[list[ClusterPlace]]:
+    with ExitStack() as open_places:
+        places = []
+        for kind in KINDS:
+            folder = tmp_path / kind
+            folder.mkdir()
+            places.append(open_places.enter_context(place_of(kind, cluster, folder)))
+        yield places
 
 
 def with_team(place: ClusterPlace, user: str, namespace: str) -> ClusterPlace:
@@ -129,20 +151,28 @@ def test_a_job_stays_in_its_namespace_when_its_team_moves(place: ClusterPlace) -
     assert_nothing_is_left(new)
 
 
-def test_a_namespace_that_is_missing_is_named(place: ClusterPlace) -> None:
+def test_a_namespace_that_is_missing_is_named(place_of_each_kind: list[ClusterPlace]) -> None:
+    """With both kinds at once: a server tries for 45 s."""
+    jobs = [submitted_to_nowhere(place) for place in place_of_each_kind]
+    for place, job in zip(place_of_each_kind, jobs, strict=True):
+        info = ended(job, 200).info()
+        assert info.reason is Reason.START_FAILED, info.message
+        assert 'namespaces "nowhere" not found' in info.message
+        wrong = [
+            check.message
+            for check in place.client.doctor().checks
+            if check.name.endswith(" in nowhere") and not check.ok
+        ]
+        assert any('namespaces "nowhere" not found' in message for message in wrong), wrong
+
+
+def submitted_to_nowhere(place: ClusterPlace) -> Job:
+    """A job of a team whose namespace is not there."""
     team = with_team(place, "ann", "nowhere")
     place.restart(signal.SIGTERM)
     job = team.job(STAY)
     job.submit()
-    info = ended(job, 200).info()  # the server tries for 45 s
-    assert info.reason is Reason.START_FAILED, info.message
-    assert 'namespaces "nowhere" not found' in info.message
-    wrong = [
-        check.message
-        for check in place.client.doctor().checks
-        if check.name.endswith(" in nowhere") and not check.ok
-    ]
-    assert any('namespaces "nowhere" not found' in message for message in wrong), wrong
+    return job
 
 
 def test_a_job_whose_request_is_damaged_is_stopped_in_its_namespace(place: ClusterPlace) -> None:
@@ -171,7 +201,7 @@ def grant(cluster: Cluster, namespace: str, of: str) -> None:
         cluster.api.apply(f"/apis/{rbac}/v1/namespaces/{namespace}/{kind.lower()}s/{ACCOUNT}", made)
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
     cluster: Cluster, tmp_path: Path, kind: str
 ) -> None:
