@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
 from math import isfinite
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -29,6 +29,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationError,
     ValidationInfo,
+    model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -71,7 +72,10 @@ class Bound:
     ) -> CoreSchema:
         before = core_schema.with_info_before_validator_function
         after = core_schema.with_info_after_validator_function
-        return (before if self._first else after)(self._checked, handler(source))
+        inner = handler(source)
+        if inner["type"] == "list":  # an error of each of very many entries would take minutes
+            cast(core_schema.ListSchema, inner)["fail_fast"] = True
+        return (before if self._first else after)(self._checked, inner)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -188,10 +192,22 @@ class Described(BaseModel):
         return found
 
 
+UNKNOWN_MAX = 20
+"""Unknown fields of one object that are named. Of more, none is looked at: pydantic makes an error
+of each, which takes minutes for the fields that fit into a body."""
+
+
 class Strict(Described):
     """Base of requests: frozen, and an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_unknown_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > len(cls.model_fields) + UNKNOWN_MAX:
+            raise ValueError(f"has {len(given)} fields; there are only {len(cls.model_fields)}")
+        return given
 
 
 def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:

@@ -45,6 +45,11 @@ _SAY_EVERY_S = 60.0
 MAX_HEADERS = 100  # header lines of a request; browsers send about 20
 # a submit carries the caller's environment, which Linux lets grow to 6 MB
 MAX_BODY_BYTES = 16 * 2**20
+# A body without a valid token, such as a login.
+STRANGERS_BODY_BYTES = 4096
+# Entries of lists and objects in a body. To read as many from JSON takes 0.2 s, in which nobody
+# else is answered.
+ENTRIES_MAX = 200_000
 # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
 # Bytes of a body that is taken without room in BODIES_MAX_BYTES, so that large bodies don't keep
@@ -207,9 +212,10 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            body = await self._checked(scope, receive)
+            _check_head(scope)
             if self.authenticate is not None:
                 await self.authenticate(scope)
+            body = await self._checked(scope, receive)
         except ClientLibError as problem:
             await self.error(problem)(scope, receive, send)
             return
@@ -219,17 +225,16 @@ class Guard:
             self.bodies.free += body.claimed
 
     async def _checked(self, scope: Scope, receive: Receive) -> _Body:
-        """The body with its bounds. Raises InvalidRequest, TooLarge."""
+        """The body with its bounds. Raises TooLarge."""
         headers = scope["headers"]
-        if len(headers) > MAX_HEADERS:
-            raise InvalidRequest(
-                f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read"
-            )
-        if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
-            raise InvalidRequest("the address holds a NUL byte; no name does")
         is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
         is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
-        bound = self.bodies.max_upload_bytes if is_file else self.max_body_bytes or MAX_BODY_BYTES
+        if self.authenticate is not None and not ("user" in scope or "attempt" in scope):
+            bound = STRANGERS_BODY_BYTES
+        elif is_file:
+            bound = self.bodies.max_upload_bytes
+        else:
+            bound = self.max_body_bytes or MAX_BODY_BYTES
         # the HTTP parser has refused a Content-Length that is no number
         declared = next(
             (
@@ -246,8 +251,24 @@ class Guard:
             raise _too_large(bound)
         has_body = declared or any(name == b"transfer-encoding" for name, _ in headers)
         return _Body(
-            receive, declared, bound, None if is_file else self.bodies, complete=not has_body
+            receive,
+            declared,
+            bound,
+            None if is_file else self.bodies,
+            complete=not has_body,
+            of_user=not is_file and "attempt" not in scope,
         )
+
+
+def _check_head(scope: Scope) -> None:
+    """Raises InvalidRequest: the head of the request has too many lines, or a NUL byte."""
+    headers = scope["headers"]
+    if len(headers) > MAX_HEADERS:
+        raise InvalidRequest(
+            f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read"
+        )
+    if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
+        raise InvalidRequest("the address holds a NUL byte; no name does")
 
 
 def _too_large(bound: int) -> TooLarge:
@@ -260,16 +281,28 @@ class _Body:
     """
 
     def __init__(
-        self, receive: Receive, declared: int, bound: int, bodies: Bodies | None, *, complete: bool
+        self,
+        receive: Receive,
+        declared: int,
+        bound: int,
+        bodies: Bodies | None,
+        *,
+        complete: bool,
+        of_user: bool,
     ) -> None:
+        """`of_user`: JSON of a user, with the bound on entries; a worker's report may have more."""
         self._receive = receive
         self._declared = declared
         self._bound = bound
         self._bodies = bodies
         self._complete = complete
+        self._of_user = of_user
         self.claimed = 0
         """Bytes of the room in `bodies`."""
         self._size = 0
+        self._entries = 0
+        """Commas of the body, of which JSON has one for each entry of a list or an object but the
+        first."""
         self._waited_s = 0.0
 
     async def receive(self) -> Message:
@@ -290,7 +323,15 @@ class _Body:
                 hint="send it again",
             ) from None
         self._waited_s += time.monotonic() - began
-        self._size += len(message.get("body", b""))
+        piece = message.get("body", b"")
+        self._size += len(piece)
+        self._entries += piece.count(b",")
+        if self._of_user and self._entries > ENTRIES_MAX:
+            await _discard(self._receive)
+            raise TooLarge(
+                f"the request body has more than {ENTRIES_MAX} entries, or commas in texts",
+                hint="send a large text in a file, and a large group in parts",
+            )
         self._complete = not message.get("more_body", False)
         if self._bodies and self._size > self._bound:
             await _discard(self._receive)

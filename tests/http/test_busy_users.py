@@ -70,7 +70,7 @@ def test_an_expression_to_search_for_is_not_compiled_by_the_server(
     path = paths.job("here", "logs")
     with others_are_answered(ben):
         answers = at_once(
-            16, lambda: Api(ann.url, ann.token)("GET", path, params={"grep": expression})
+            6, lambda: Api(ann.url, ann.token)("GET", path, params={"grep": expression})
         )
     assert {answer.status_code for answer in answers} <= {200, 422, 503}
     assert ben("GET", path, params={"grep": expression}).status_code == 404
@@ -149,3 +149,22 @@ def searches() -> list[str]:
             with suppress(OSError):
                 found.append(Path(f"/proc/{pid}/cmdline").read_text())
     return [command for command in found if "logs.search" in command]
+
+
+def test_a_body_of_very_many_unknown_fields_keeps_nobody_waiting(ann: Api, ben: Api) -> None:
+    fields = ",".join(f'"k{number}":1' for number in range(1_000_000))
+    body = f'{{"spec": {{"script": "echo", {fields}}}, "code": {{"mode": "in_place"}}}}'
+    with others_are_answered(ben):
+        answers = at_once(2, lambda: Api(ann.url, ann.token)("POST", paths.JOBS, data=body))
+    for answer in answers:
+        assert answer.status_code == 413
+        assert "more than 200000 entries" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("path", ["/public/v2/service_auth", paths.PING, "/login"])
+def test_the_body_of_a_stranger_is_small(ben: Api, path: str) -> None:
+    stranger = Api(ben.url, None)
+    with others_are_answered(ben):
+        answer = stranger("POST", path, data=b"x" * 5000)
+    assert answer.status_code == 413
+    assert "4096 bytes" in answer.text

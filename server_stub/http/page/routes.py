@@ -47,7 +47,7 @@ from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context, Named
 from server_stub.http.api.jobs import readable
 from server_stub.http.auth import cookie, csrf_token, set_cookie
-from server_stub.http.limits import Guard
+from server_stub.http.limits import STRANGERS_BODY_BYTES, Guard
 from server_stub.http.page import views
 from server_stub.http.waiting import while_connected
 from server_stub.users import User
@@ -55,7 +55,7 @@ from server_stub.users import User
 JOBS = 100  # in a page of the table
 MEMBERS = 1000  # of an unfolded group: all
 FORM_MAX_BYTES = 512 * 1024  # it carries the arguments of a script
-LOGIN_MAX_BYTES = 16 * 1024  # anyone may send it
+LOGIN_MAX_BYTES = STRANGERS_BODY_BYTES  # anyone may send it
 _FIELDS = 20
 _DIGITS = 9  # of a number in a form
 _POINTS = 1000  # of a curve whose best value is compared

@@ -10,10 +10,11 @@ from pydantic import BaseModel, Field, create_model
 
 from client_lib.spec.job import WORKERS_MAX, HealthAction, JobSpec, PriorityClass
 from client_lib.spec.mlspace import DEFAULT_REGION, PlatformType
-from client_lib.spec.validation import Label, Scalar, Strict
+from client_lib.spec.validation import ARGUMENTS_MAX, Label, Scalar, Strict, up_to
 
 OrDefault = Annotated[int, Field(ge=1)] | Literal["default"]
 Flag = bool | None
+_Values = Annotated[dict[str, Scalar], up_to(ARGUMENTS_MAX, "object")]
 
 
 # --- requests
@@ -47,8 +48,8 @@ class RunJobRequest(Strict):
     n_workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
     processes_per_worker: Annotated[int, Field(ge=1, le=1024)] | Literal["default"] = "default"
     job_desc: str | None = None
-    flags: dict[str, Scalar] | None = None
-    env_variables: dict[str, Scalar] | None = None
+    flags: _Values | None = None
+    env_variables: _Values | None = None
     conda_env: str | None = None
     pytorch_use_env: Flag = None
     elastic_min_workers: OrDefault | None = None
