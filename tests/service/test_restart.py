@@ -375,13 +375,15 @@ def test_a_server_that_ends_begins_to_read_no_log(bench: Bench) -> None:
 
         async with bench.server() as service:
             job = await bench.submit(name="one")
+            threads = service.metrics._threads._max_workers
             readings = [
-                asyncio.ensure_future(service.metrics._read_log(read, job)) for _ in range(3)
+                asyncio.ensure_future(service.metrics._read_log(read, job))
+                for _ in range(threads + 1)
             ]
-            await eventually(lambda: len(begun) == 2)
+            await eventually(lambda: len(begun) == threads)
         go_on.set()
         ended = await asyncio.gather(*readings, return_exceptions=True)
-        assert len(begun) == 2
-        assert isinstance(ended[2], asyncio.CancelledError)
+        assert len(begun) == threads
+        assert isinstance(ended[-1], asyncio.CancelledError)
 
     asyncio.run(run())
