@@ -21,6 +21,7 @@ from typing_extensions import Self  # of the standard library from Python 3.11 o
 
 from client_lib.spec.command_line import check_name, split_script
 from client_lib.spec.replace import replaced
+from client_lib.spec.secrets import MASK, masked_text, masked_values, masked_words
 from client_lib.spec.states import Reason, TextEnum, check_failure
 from client_lib.spec.validation import (
     ARGUMENTS_MAX,
@@ -45,11 +46,9 @@ STOP_TIMER_MAX = 10 * 366 * 24 * 60
 RESTARTS_MAX = 1_000_000
 STEPS_MAX = 10**15
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 )
-MASK = "***"
 SLACK = "slack+"
 """Begin of a URL in `notify` that gets Slack's form."""
 PIP_OPTIONS = (
@@ -505,14 +504,30 @@ class JobSpec(Strict):
         return {key: str(value) for key, value in self.env_variables.items() if value is not None}
 
     def masked(self) -> Self:
-        """The spec for display: `notify`, and values of variables that
-        SECRET_NAME finds, are `***`.
-        """
-        secret = [name for name in self.env_variables if SECRET_NAME.search(name)]
-        masks: dict[str, Any] = {"notify": MASK} if self.notify else {}
-        if secret:
-            masks["env_variables"] = self.env_variables | dict.fromkeys(secret, MASK)
-        return replaced(self, **masks) if masks else self
+        """The spec for display: `notify`, and what `client_lib.spec.secrets` finds in the command
+        line, the variables and `setup`, are `***`."""
+        shown = self.with_masked_command()
+        variables = masked_values(self.env_variables)
+        if variables != self.env_variables:
+            shown = replaced(shown, env_variables=variables)
+        return replaced(shown, notify=MASK) if self.notify else shown
+
+    def with_masked_command(self) -> Self:
+        """The spec with `***` for each secret in the command line and in `setup`."""
+        masked: dict[str, Any] = {
+            "script": _masked_script(self.script),
+            "args": masked_words(self.args),
+            "flags": masked_values(self.flags),
+            "setup": self.setup and masked_text(self.setup),
+        }
+        changed = {name: value for name, value in masked.items() if value != getattr(self, name)}
+        return replaced(self, **changed) if changed else self
+
+
+def _masked_script(script: str) -> str:
+    words = split_script(script)
+    masked = masked_words(words)
+    return script if masked == words else shlex.join(masked)
 
 
 @cache  # pydantic inspects the factory of a default at each call

@@ -7,9 +7,10 @@ from typing import Any
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
-from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.job import JobSpec
 from client_lib.spec.refusals import validated
 from client_lib.spec.request import CodeInPlace, FunctionCode, SubmitRequest
+from client_lib.spec.secrets import MASK
 from client_lib.spec.wire import JobInfo
 
 _CODE = ("script", "code", "working_dir")  # fields that say what runs

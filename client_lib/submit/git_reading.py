@@ -6,14 +6,15 @@ import shlex
 import sys
 import time
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 from typing import NamedTuple
 
-from client_lib.spec.job import MASK, SECRET_NAME
 from client_lib.spec.request import DIFF_MAX, Provenance
+from client_lib.spec.secrets import masked_words
 from client_lib.spec.validation import PATH_MAX
 from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
@@ -28,10 +29,35 @@ _PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-i
 # a hook of git may submit
 _ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "
 _CREDENTIALS = re.compile(r"(?<=://)[^/]*@|\?.*")
+_SECRET_FILES = (
+    "*.jks",
+    "*.kdbx",
+    "*.key",
+    "*.keystore",
+    "*.p12",
+    "*.pem",
+    "*.pfx",
+    "*.ppk",
+    ".git-credentials",
+    ".htpasswd",
+    ".npmrc",
+    ".pypirc",
+    "credentials",
+    "credentials.*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    "id_rsa*",
+    "secret.*",
+    "secrets",
+    "secrets.*",
+)
+"""Names of files that hold keys and passwords. A file of git's history is no secret any more."""
+_HEAD_OF_PART = 10_000
+"""Characters of a file's part of a patch that hold its first lines: names have up to 4096."""
+_NAMED = 5
+"""Files that are left out and named."""
 _MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
-_NAMED = rf"(?:{SECRET_NAME.pattern}|notify)[\w-]*"
-_VALUE = re.compile(rf"""({_NAMED}[\\"']*\s*[=:]).+""", re.IGNORECASE | re.DOTALL)
-_NAME = re.compile(rf"(?:-[\w.-]*|[\w-]*){_NAMED}", re.IGNORECASE)
 
 
 class GitReading:
@@ -57,7 +83,9 @@ class GitReading:
                 thread.join(max(0.0, until - time.monotonic()))
         whole = "".join(printed.decode("utf-8", "replace") for printed in self._printed)
         may = may_travel(self._root or Path())
-        diff = "".join(part for names, part in files_of(whole) if all(map(may, names)))
+        parts = [(names, part) for names, part in files_of(whole) if all(map(may, names))]
+        secret = [names[-1] for names, part in parts if _is_new_secret(names[-1], part)]
+        diff = "".join(part for names, part in parts if names[-1] not in secret)
         head = _head(self._root) if self._root else _Head()
         missing = None
         if any(thread.is_alive() for thread in self._threads):
@@ -67,16 +95,20 @@ class GitReading:
             )
         elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
+        if secret:
+            named = ", ".join(secret[:_NAMED]) + (" ..." if secret[_NAMED:] else "")
+            left_out = f"new files whose names look like those of secrets are left out: {named}"
+            missing = f"{missing}; {left_out}" if missing else left_out
         known_diff: str | None = diff[:DIFF_MAX]
         if not head.commit or (missing and not diff):
             known_diff = None
         return Provenance(
-            command_line=_line(shlex.join(_masked(sys.orig_argv))),
+            command_line=_line(shlex.join(masked_words(sys.orig_argv))),
             commit=_line(head.commit) or None,
             branch=_line(head.branch) or None,
             remote=_CREDENTIALS.sub("", _line(head.remote)) or None,
             diff=known_diff,
-            missing=missing,
+            missing=missing and _line(missing),
         )
 
     def _read(self, number: int, part: str) -> None:
@@ -137,13 +169,10 @@ def _content(path: Path) -> str:
     return ""
 
 
-def _masked(words: list[str]) -> list[str]:
-    """A value follows the name of a secret in the same word, up to its end, or is the next word."""
-    names = [False, *(_NAME.fullmatch(word) for word in words)]
-    return [
-        MASK if named else _VALUE.sub(rf"\1{MASK}", word)
-        for word, named in zip(words, names, strict=False)
-    ]
+def _is_new_secret(path: str, part: str) -> bool:
+    name = path.rpartition("/")[2].lower()
+    is_new = "\nnew file mode " in part[:_HEAD_OF_PART]
+    return is_new and any(fnmatchcase(name, pattern) for pattern in _SECRET_FILES)
 
 
 def _line(text: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
-from client_lib.spec.command_line import name_for, parse_toml
+from client_lib.spec.command_line import name_for, parse_toml, split_script
 from client_lib.spec.job import HealthAction, JobSpec
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
@@ -28,6 +28,7 @@ from client_lib.spec.request import (
     SharedFolderProof,
     SubmitRequest,
 )
+from client_lib.spec.secrets import MASK, is_masked
 from client_lib.spec.state_dir import Mount, mounts, on_network
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
@@ -105,6 +106,7 @@ class Admission:
                 user's team lacks.
             NotFound: the snapshot was not uploaded by this user.
         """
+        _refuse_masks(request)
         self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
         request = self.of_team(user, request)
@@ -299,3 +301,21 @@ def draw_name(spec: JobSpec) -> str:
     # no characters that look alike
     suffix = base64.b32encode(secrets.token_bytes(_SUFFIX)).decode().lower()
     return name_for(spec.script, suffix[:_SUFFIX])
+
+
+def _refuse_masks(request: SubmitRequest) -> None:
+    """Raises InvalidRequest: the request has masks in place of secrets, as a spec that is shown."""
+    spec = request.spec
+    texts: list[tuple[str, object]] = [
+        *(("script", word) for word in split_script(spec.script)),
+        ("setup", spec.setup),
+        *(("args", word) for word in spec.args),
+        *((f"flags.{name}", value) for name, value in spec.flags.items()),
+        *((f"env_variables.{name}", value) for name, value in spec.env_variables.items()),
+    ]
+    for field, text in texts:
+        if isinstance(text, str) and is_masked(text):
+            raise InvalidRequest(
+                f"{field} holds {MASK}, which stands for a secret that is not shown",
+                hint="write the value, or let the owner of the job submit it again",
+            )

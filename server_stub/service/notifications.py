@@ -21,8 +21,9 @@ from urllib.parse import SplitResult, urlsplit
 from weakref import WeakValueDictionary
 
 from client_lib.errors import ClientLibError, Forbidden
-from client_lib.spec.job import MASK, SLACK
+from client_lib.spec.job import SLACK
 from client_lib.spec.request import SubmitRequest
+from client_lib.spec.secrets import MASK
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.tasks import Tasks
 from server_stub.service.job_files import JobFiles
@@ -188,10 +189,14 @@ class Notifier:
 def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
     """The message in the form that the receiver takes, without the values of secrets."""
     url = request.spec.notify or ""
-    shown = request.spec.masked().env_variables
+    shown = request.spec.masked()
     private = [
-        str(value) for name, value in request.spec.env_variables.items() if shown[name] == MASK
+        str(value)
+        for name, value in request.spec.env_variables.items()
+        if shown.env_variables[name] != value
     ]
+    words = zip(request.spec.command(), shown.command(), strict=True)
+    private += [word for word, masked in words if word != masked]
     text = message["text"]
     for secret in sorted([*private, *request.secret_values.values()], key=len, reverse=True):
         text = text.replace(secret, MASK) if len(secret) >= _SECRET_MIN else text

@@ -9,6 +9,7 @@ HTTP calls six of these parts directly; here is what needs several of them.
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
@@ -23,7 +24,7 @@ from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.logs.expressions import check_metrics
-from server_stub.runtimes import Runtime
+from server_stub.runtimes import Attempt, Runtime
 from server_stub.runtimes.checks import checked
 from server_stub.runtimes.plan import working_dir
 from server_stub.runtimes.tasks import Clock, Tasks
@@ -194,7 +195,7 @@ class Service:
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
         row = (await self.lookup.find(user, name, owner)).row
-        return self.runtime.render(await asyncio.to_thread(self._files.stored, row))
+        return self._rendered(await asyncio.to_thread(self._files.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job
@@ -287,7 +288,10 @@ class Service:
         if (expression := request.spec.metrics) is not None:
             await check_metrics(expression)
         name = request.spec.name or name_for(request.spec.script, "xxxxx")
-        return self.runtime.render(self._files.dry_run(admitted.request, user.name, name))
+        return self._rendered(self._files.dry_run(admitted.request, user.name, name))
+
+    def _rendered(self, attempt: Attempt) -> Manifest:
+        return self.runtime.render(replace(attempt, spec=attempt.spec.with_masked_command()))
 
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""

@@ -22,7 +22,7 @@ from client_lib.errors import (
     StorageFull,
     Unavailable,
 )
-from client_lib.spec.job import MASK, split_dependency
+from client_lib.spec.job import split_dependency
 from client_lib.spec.refusals import invalid_request
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
@@ -32,6 +32,7 @@ from client_lib.spec.request import (
     GroupRequest,
     SubmitRequest,
 )
+from client_lib.spec.secrets import MASK, masked_values, unmasked_words
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
@@ -118,6 +119,8 @@ class Submits:
                 name: stored[name] if value == MASK else value for name, value in variables.items()
             }
             changes["env_variables"] = kept
+        if isinstance(args := changes.get("args"), list):
+            changes["args"] = unmasked_words(args, request.spec.args)
         unnamed = _with(request, **{"name": None, **changes})
         if changes:
             unnamed = replaced(unnamed, checkpoints_of=None, checkpoints_name=None)
@@ -214,7 +217,7 @@ class Submits:
     ) -> tuple[NewGroup, list[ActiveJob]]:
         """The group with its members. Called in a thread: it serialises up to 64 MiB."""
         named = {"name": order.name, "id": uuid.uuid4().hex}
-        script = shlex.join(admitted.request.spec.command())
+        script = shlex.join(admitted.request.spec.with_masked_command().command())
         asked = order.model_dump(include={"max_parallel", "stop_on_failure"})
         made = {
             "size": len(order.members),
@@ -225,7 +228,7 @@ class Submits:
         group = GroupInfo.model_validate({**named, **asked, **made})
         runs = [
             (
-                Membership(**named, index=index, values=run.values),
+                Membership(**named, index=index, values=masked_values(run.values)),
                 _with(admitted.request, args=run.args),
             )
             for index, run in enumerate(order.members)

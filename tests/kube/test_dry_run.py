@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_lib.spec.job import MASK
+from client_lib.spec.secrets import MASK
 from server_stub.runtimes.kube import names
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from client_lib.errors import TooLarge
 from client_lib.launcher_protocol.plan import from_json
-from client_lib.spec.job import MASK
 from client_lib.spec.request import CodeInPlace, Submitter
+from client_lib.spec.secrets import MASK
 from server_stub.runtimes.kube import names, pytorchjob
 from server_stub.runtimes.kube.render import CODE_MAX, masked, payload_files
 from server_stub.runtimes.kube.trainjob import TRAINJOB

@@ -23,10 +23,13 @@ from client_lib.errors import (
     StorageFull,
     TooLarge,
 )
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
     CodeInPlace,
     CodeSnapshot,
     FunctionCode,
+    GroupMember,
+    GroupRequest,
     SharedFolderProof,
     SubmitRequest,
 )
@@ -437,6 +440,68 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
     assert [path.parent.name for path in holding] == ["submissions"]
     assert stat.S_IMODE(holding[0].stat().st_mode) == 0o600
     assert stat.S_IMODE(holding[0].parent.stat().st_mode) == 0o700
+
+
+IN_THE_OPEN: dict[str, Any] = {
+    "script": "train.py --password pa55word-1",
+    "args": ["--hf_token", "pa55word-2", "--api-key=pa55word-3", "--lr", "0.1"],
+    "flags": {"db_passwd": "pa55word-4"},
+    "env_variables": {"DATABASE": "postgresql://ann:pa55word-5@host/db"},
+    "setup": "curl -H 'Authorization: Bearer pa55word-6' https://host/data",
+}
+
+
+def test_secrets_in_a_command_line_are_shown_nowhere_and_run_as_they_are(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        request = bench.request(name="one", **IN_THE_OPEN)
+        text, _ = await service.submits.submit(ANN, request, None)
+        members = [GroupMember(args=IN_THE_OPEN["args"], values={"hf_token": "pa55word-2"})]
+        order = GroupRequest(name="many", request=request, members=members)
+        group, _ = await service.submits.submit_group(ANN, order, None)
+        shown = [
+            text,
+            group.model_dump_json().encode(),
+            (await service.manifest(ANN, "one")).model_dump_json(exclude={"environment"}).encode(),
+            (await service.render(ANN, request)).model_dump_json().encode(),
+            await service.lookup.events(ANN, "one"),
+            await service.page(ANN, JobFilters(), 10, None),
+            await service.request(ROOT, "one", "ann"),
+        ]
+        # without its environment: the runtime of these tests shows it
+        for number in (1, 2, 3, 4, 6):
+            assert not [text for text in shown if b"pa55word-%d" % number in text]
+        assert b"--lr" in text
+        job = JobInfo.model_validate_json(text)
+        assert bench.runtime.attempts[job.id].spec.args == IN_THE_OPEN["args"]
+
+    in_server(bench, run)
+
+
+def test_a_resubmit_with_other_arguments_keeps_the_secrets_among_them(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        text, _ = await service.submits.submit(ANN, bench.request(name="one", **IN_THE_OPEN), None)
+        args = JobInfo.model_validate_json(text).spec.args
+        changed = [*args[:-1], "0.2"]
+        again = JobInfo.model_validate_json(
+            await service.submits.resubmit(ANN, "one", {"args": changed})
+        )
+        ran = bench.runtime.attempts[again.id].spec
+        assert ran.args == [*IN_THE_OPEN["args"][:-1], "0.2"]
+        assert again.spec.args == changed
+
+    in_server(bench, run)
+
+
+@pytest.mark.parametrize("field", IN_THE_OPEN)
+def test_a_spec_with_a_mask_in_place_of_a_secret_is_refused(bench: Bench, field: str) -> None:
+    async def run(service: Service) -> None:
+        shown = bench.request(name="one", **{"script": "a.py", field: IN_THE_OPEN[field]})
+        request = replaced(shown, spec=shown.spec.masked())
+        with pytest.raises(InvalidRequest, match=rf"^{field}.* holds \*\*\*"):
+            await service.submits.submit(ANN, request, None)
+        assert await service.lookup.counts() == {}
+
+    in_server(bench, run)
 
 
 def files_below(folder: Path) -> Iterable[Path]:

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from client_lib.spec.command_line import check_name, split_script
 from client_lib.spec.job import (
-    MASK,
     REFUSED_TYPES,
     HealthAction,
     HealthSubAction,
@@ -21,6 +20,7 @@ from client_lib.spec.job import (
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
+from client_lib.spec.secrets import MASK
 from client_lib.spec.states import FAILURES
 from client_lib.spec.wire import JobInfo
 

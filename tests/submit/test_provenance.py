@@ -189,6 +189,26 @@ def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
         assert sorted(name for names, _ in files_of(diff) for name in names) == sorted(ours + more)
 
 
+def test_new_files_that_look_like_secrets_are_left_out_and_named(repository: Path) -> None:
+    (repository / "keys").mkdir()
+    secret = ["cert.pem", "id_rsa", "keys/secrets.yaml"]
+    for name in (*secret, "new.py"):
+        (repository / name).write_text("s3cr3t\n")
+    found = GitReading(repository).result
+    assert [names for names, _ in files_of(found.diff or "")] == [["new.py"]]
+    assert found.missing == (
+        "new files whose names look like those of secrets are left out: cert.pem, id_rsa, "
+        "keys/secrets.yaml"
+    )
+    git(repository, "add", "-A")
+    assert GitReading(repository).result.missing == found.missing
+    git(repository, "commit", "-qm", "two")
+    (repository / "id_rsa").write_text("changed\n")
+    assert [names for names, _ in files_of(GitReading(repository).result.diff or "")] == [
+        ["id_rsa"]
+    ]
+
+
 def test_a_repository_of_the_home_directory_is_not_read(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

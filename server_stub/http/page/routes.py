@@ -38,9 +38,9 @@ from client_lib.errors import (
 )
 from client_lib.reports import difference
 from client_lib.reports.difference import JobDiff, Ran
-from client_lib.spec.job import MASK
 from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.request import CodeSnapshot
+from client_lib.spec.secrets import MASK
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files.snapshot_files import SnapshotFile, read_files
 from server_stub.http.api import answers, server

@@ -18,7 +18,8 @@ from jinja2.filters import do_mark_safe
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
-from client_lib.spec.job import LABELS_MAX, MASK
+from client_lib.spec.job import LABELS_MAX
+from client_lib.spec.secrets import MASK
 from client_lib.spec.states import State
 from client_lib.spec.wire import Event, JobInfo
 from client_lib.version import described

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.errors import Conflict, InvalidRequest
-from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
+from client_lib.spec.secrets import MASK
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker import zipapp_build

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from client_lib.errors import InvalidRequest
 from client_lib.launcher_protocol.plan import WorkerPlan
-from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.job import JobSpec
+from client_lib.spec.secrets import MASK
 from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from server_stub.files.job_dirs import inputs_dir

@@ -17,8 +17,9 @@ from pathlib import Path, PurePosixPath
 
 from client_lib.errors import TooLarge
 from client_lib.launcher_protocol.plan import WorkerPlan
-from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeSnapshot
+from client_lib.spec.secrets import MASK
 from client_lib.worker import function_runner
 from server_stub.runtimes import Attempt, plan as common
 from server_stub.runtimes.kube import names
