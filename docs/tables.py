@@ -133,9 +133,10 @@ def _modules() -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The text up to its first full stop, semicolon or empty line, without line breaks."""
+    """The text up to its first full stop or empty line, without line breaks. Behind its colon stands
+    what the module holds."""
     paragraph = " ".join(text.split("\n\n")[0].split())
-    return re.split(r"(?<=[a-z`)])[.;:] (?=[A-Z`a-z])|\.$", paragraph, maxsplit=1)[0]
+    return re.split(r"(?<=[a-z`)])\. (?=[A-Z`])|\.$", paragraph, maxsplit=1)[0]
 
 
 def _commands() -> str:
