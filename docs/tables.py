@@ -133,7 +133,7 @@ def _modules() -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The text up to its first full stop or empty line, without line breaks. Behind its colon stands
+    """The text up to its first full stop or empty line, without line breaks. Behind a colon stands
     what the module holds."""
     paragraph = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=[a-z`)])\. (?=[A-Z`])|\.$", paragraph, maxsplit=1)[0]

@@ -44,6 +44,23 @@ _RESOLVERS = 4
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
 # reading the certificates of the machine takes 50 ms
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_CARRYING = {
+    ipaddress.IPv6Network("::/96"): 0,  # compatible (RFC 4291)
+    ipaddress.IPv6Network("::ffff:0:0:0/96"): 0,  # translated (RFC 2765)
+    ipaddress.IPv6Network("64:ff9b::/96"): 0,  # NAT64 (RFC 6052)
+    ipaddress.IPv6Network("2002::/16"): 80,  # 6to4 (RFC 3056)
+}
+"""Networks whose addresses carry an IPv4 address, and the number of bits behind it."""
+_TEREDO = ipaddress.IPv6Network("2001::/32")  # the last 32 bits, inverted (RFC 4380)
+# The upper half of the interface identifier (RFC 5214), with any value of its bit for "universal".
+_ISATAP = 0x00005EFE
+_ISATAP_MASK = 0xFDFFFFFF
+_LOCAL = (
+    ipaddress.IPv6Network("64:ff9b:1::/48"),  # NAT64 within a site (RFC 8215)
+    ipaddress.IPv6Network("fec0::/10"),  # site-local (RFC 3879)
+)
+"""Networks that not every Python knows as local."""
 _tls_settings = cache(ssl.create_default_context)
 _SECRET_MIN = 4  # characters: shorter values are words of any text
 
@@ -83,18 +100,15 @@ class AllowedHosts:
 
     def check_address(self, address: str) -> None:
         """Raises Refused: the server must not connect to this address."""
-        found = _address(address)
-        if not (
-            self._any or self._is_listed(address) or (found.is_global and not found.is_multicast)
-        ):
+        if not (self._any or self._is_listed(address) or all(map(_is_public, _addresses(address)))):
             raise Refused(f"its address {address} is not public, and in no network of notify_hosts")
 
     def _is_listed(self, host: str) -> bool:
         try:
-            found = _address(host)
+            found = _addresses(host)
         except ValueError:  # a name
             return False
-        return any(found in network for network in self._networks)
+        return any(address in network for address in found for network in self._networks)
 
 
 class Notifier:
@@ -241,11 +255,24 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
         raise Refused(f"it answered {status}")
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parse an IP address. An IPv6 address that wraps an IPv4 address (mapped, 6to4) gives the IPv4
-    address. Raises ValueError."""
+def _addresses(text: str) -> list[_Address]:
+    """Parse an IP address. An IPv6 address that carries an IPv4 address, which a router on the way
+    may use, gives both; a mapped one is the IPv4 address itself. Raises ValueError."""
     found = ipaddress.ip_address(text)
-    wrapped = (
-        (found.ipv4_mapped or found.sixtofour) if isinstance(found, ipaddress.IPv6Address) else None
-    )
-    return wrapped or found
+    if isinstance(found, ipaddress.IPv4Address):
+        return [found]
+    if found.ipv4_mapped:
+        return [found.ipv4_mapped]
+    bits = int(found)
+    carried = [bits >> shift for network, shift in _CARRYING.items() if found in network]
+    if found in _TEREDO:
+        carried.append(~bits)
+    if (bits >> 32) & _ISATAP_MASK == _ISATAP:
+        carried.append(bits)
+    return [found, *(ipaddress.IPv4Address(value & 0xFFFFFFFF) for value in carried)]
+
+
+def _is_public(address: _Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and any(address in each for each in _LOCAL):
+        return False
+    return address.is_global and not address.is_multicast

@@ -9,10 +9,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from client_lib.errors import ClientLibError, Forbidden, InvalidRequest
 from client_lib.spec.job import JobSpec
@@ -414,14 +416,36 @@ def test_hosts_are_allowed_by_name_pattern_and_network(host: str, allowed: bool)
         "224.0.0.1",
         "0.0.0.0",
         "fe80::1%eth0",
+        "64:ff9b::7f00:1",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::808:808",
+        "fec0::1",
+        "feff::1",
+        "::10.0.0.1",
+        "::ffff:0:10.0.0.1",
+        "2001:0:4136:e378:8000:63bf:f5ff:fffe",
+        "2a00:1450:4001::5efe:10.0.0.1",
+        "2a00:1450:4001::200:5efe:10.0.0.1",
     ],
 )
 def test_addresses_within_are_refused_whatever_name_leads_there(address: str) -> None:
     hosts = AllowedHosts(["*"], several_users=True)
-    hosts.check_address("8.8.8.8")
+    for public in ("8.8.8.8", "2a00:1450:4001::8", "64:ff9b::808:808", "2002:808:808::1"):
+        hosts.check_address(public)
     with pytest.raises(Refused):
         hosts.check_address(address)
     AllowedHosts(None, several_users=False).check_address(address)
+
+
+@given(
+    st.ip_addresses(v=4).filter(lambda address: not address.is_global),
+    st.sampled_from(
+        ["::ffff:{}", "::ffff:0:{}", "::{}", "64:ff9b::{}", "2a00::5efe:{}", "2a00::200:5efe:{}"]
+    ),
+)
+def test_no_form_of_an_address_within_is_public(address: IPv4Address, form: str) -> None:
+    with pytest.raises(Refused):
+        AllowedHosts(["*"], several_users=True).check_address(form.format(address))
 
 
 def test_an_answer_that_is_no_http_is_a_problem_of_the_moment(bench: Bench, tmp_path: Path) -> None:
