@@ -24,9 +24,11 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -220,7 +222,8 @@ class Guard:
             await self.error(problem)(scope, receive, send)
             return
         try:
-            await self.app(scope, body.receive, send)
+            sending = send if self.authenticate is None else partial(_send_uncached, send)
+            await self.app(scope, body.receive, sending)
         finally:
             self.bodies.free += body.claimed
 
@@ -258,6 +261,14 @@ class Guard:
             complete=not has_body,
             of_user=not is_file and "attempt" not in scope,
         )
+
+
+async def _send_uncached(send: Send, message: Message) -> None:
+    """Send a part of an answer that no browser may keep: the cookie that it was for ends at a
+    logout."""
+    if message["type"] == "http.response.start":
+        MutableHeaders(scope=message).setdefault("Cache-Control", "no-store")
+    await send(message)
 
 
 def _check_head(scope: Scope) -> None:

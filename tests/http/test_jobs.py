@@ -330,3 +330,8 @@ def test_a_job_that_ends_says_so(server: Running, ann: Api) -> None:
     server.call(lambda: server.runtime.runs(job.id))
     server.call(lambda: server.runtime.end(job.id, Reason.COMPLETED))
     assert wait_until_final(ann, "train").state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("path", [paths.JOBS, paths.INFO, paths.job("none"), paths.INSTANCE_TYPES])
+def test_no_browser_keeps_an_answer(ann: Api, path: str) -> None:
+    assert ann("GET", path).headers["Cache-Control"] == "no-store"
