@@ -39,6 +39,9 @@ READERS = 4
 # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
 SILENCE_S = 6.0
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
+_LOCK_S = 1.0
+"""Longest wait for the lock: PostgreSQL releases it a moment after a server has ended."""
+_LOCK_PAUSE_S = 0.05
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
 # seconds, the last one milliseconds; they detect a server whose connection was not closed
 _CLIENT_KEEPALIVE = {
@@ -154,14 +157,21 @@ def _connect_options(url: str, options: str, **parameters: Any) -> dict[str, Any
 
 def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
     """Lock a PostgreSQL database for this session. Raises Locked."""
+    deadline = time.monotonic() + _LOCK_S
+    while not (taken := _try_lock(connection)) and time.monotonic() < deadline:
+        time.sleep(_LOCK_PAUSE_S)
+    if not taken:
+        connection.close()
+        raise Locked("another server uses the database", hint="repeat the call later")
+
+
+def _try_lock(connection: DBAPIConnection) -> bool:
     cursor = connection.cursor()
     cursor.execute(f"SELECT pg_try_advisory_lock({_LOCK_KEY})")
     (taken,) = cursor.fetchone() or (False,)
     cursor.close()
     connection.commit()
-    if not taken:
-        connection.close()
-        raise Locked("another server uses the database", hint="repeat the call later")
+    return bool(taken)
 
 
 def limit_silence(engine: sa.Engine) -> None:

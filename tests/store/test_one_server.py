@@ -53,6 +53,23 @@ class TestPostgresql:
 
         asyncio.run(run())
 
+    def test_a_server_that_has_just_ended_holds_the_lock_for_a_moment(
+        self, postgresql_server: Server
+    ) -> None:
+        async def run() -> None:
+            url = postgresql_server.new_database()
+            async with opened(url):
+                pass
+            ended = sa.create_engine(url).connect()
+            ended.execute(text(f"SELECT pg_advisory_lock({_LOCK_KEY})"))
+            release = threading.Timer(0.3, ended.invalidate)
+            release.start()
+            async with opened(url) as store:
+                await store.write(added, row(1))
+            release.join()
+
+        asyncio.run(run())
+
     def test_options_of_the_url_are_kept(self, postgresql_server: Server) -> None:
         async def run() -> None:
             def timeout(connection: Connection) -> object:
