@@ -142,7 +142,7 @@ def state() -> Iterator[Path]:
 
 @pytest.fixture
 def shell(tmp_path: Path, state: Path) -> Shell:
-    for script in SCRIPTS.iterdir():
+    for script in SCRIPTS.glob("*.py"):
         shutil.copy(script, tmp_path)
     return Shell(tmp_path, state)
 
