@@ -131,15 +131,14 @@ def ranking(jobs: Sequence[Json]) -> list[Row]:
 
 
 def grows(name: str) -> bool | None:
-    """True if the largest value of a metric of this name is the best;
-    None: the name does not tell.
-    """
+    """True if the largest value of a metric of this name is the best; None: the name does not tell.
+    Of several words that tell, the last one counts: `dice_loss` is a loss."""
     lower = name.lower()
-    if any(word in lower for word in _GROWS):
-        return True
-    if any(word in lower for word in _FALLS):
-        return False
-    return None
+    last_growing = max(map(lower.rfind, _GROWS))
+    last_falling = max(map(lower.rfind, _FALLS))
+    if last_growing == last_falling:  # -1: there is neither
+        return None
+    return last_growing > last_falling
 
 
 def best_at(curve: Json, is_larger: bool | None) -> int | None:

@@ -227,7 +227,7 @@ async function loss(name, owner) {
   try {
     const path = `api/v1/jobs/${encodeURIComponent(name)}/metrics`;
     const found = await (await call("GET", path, { owner, points: SPARK_POINTS })).json();
-    const curve = found.curves.find((/** @type {{name: string}} */ each) => /loss/.test(each.name)) ?? found.curves[0];
+    const curve = found.curves.find((/** @type {{name: string}} */ each) => /loss/i.test(each.name)) ?? found.curves[0];
     return { name: curve?.name ?? "", values: (curve?.values ?? []).map(Number), whole: found.complete };
   } catch (problem) {
     // a job that shows none does so for good
