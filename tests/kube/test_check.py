@@ -98,6 +98,9 @@ def test_whether_a_queue_may_be_named_is_asked_again_while_it_is_not_known() -> 
         ({"volumes": ["datasets:/client-lib/run"]}, "can't be mounted at /client-lib/run"),
         ({"volumes": ["datasets:/"]}, "can't be mounted at /"),
         ({"volumes": ["datasets:/data/../etc"]}, "can't be mounted at"),
+        ({"volumes": ["datasets:/lib64"]}, "can't be mounted at"),
+        ({"volumes": ["datasets:/sbin/tools"]}, "can't be mounted at"),
+        ({"volumes": ["datasets:/var/run/secrets/mine"]}, "can't be mounted at"),
         ({"volumes": ["datasets:/tmp"], "tmp_storage": "small"}, "can't be mounted at /tmp"),
     ],
 )

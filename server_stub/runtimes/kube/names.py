@@ -1,5 +1,5 @@
-"""Names of the objects of an attempt, the labels by which they are found, and the paths of a pod.
-Pure.
+"""Names of the objects of an attempt, the labels by which they are found, and the paths of a pod,
+with those that no volume may take. Pure.
 
 `render` writes them and `observe` parses them. Names are deterministic, so a submit that is
 repeated after a crash finds its own objects.
@@ -90,7 +90,22 @@ def attempt_of(labels: Mapping[str, str]) -> AttemptKey | None:
 
 ROOT = "/client-lib"
 """Folder of a worker's own files in its pod."""
-_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
+_TAKEN = (
+    ROOT,
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/run/secrets",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/run/secrets",
+)
+"""Folders without whose contents no container runs, and those where Kubernetes mounts the token of
+the account of a pod."""
 
 
 def is_free(path: str, more: Sequence[str] = ()) -> bool:
