@@ -1,5 +1,5 @@
 """Runs one worker, from its plan to its report: prepare -> wait for "go" -> run the ranks -> (stop)
--> drain -> report.
+-> drain (read the last output, end the processes that ranks left over) -> report.
 
 The phases follow each other on one loop. Runtimes control the launcher through
 launcher_protocol.control, and read the files of launcher_protocol.directory.

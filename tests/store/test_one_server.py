@@ -31,6 +31,13 @@ ACTIONS: st.SearchStrategy[list[Action]] = st.lists(
 )
 
 
+END_OTHERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid != pg_backend_pid()"
+)
+"""Ends the sessions of all other connections, which then begin anew."""
+
+
 def let_go(connection: Connection) -> None:
     """Lose the lock and keep the session, as behind a pooler that gives
     each transaction another one.
@@ -136,6 +143,27 @@ class TestPostgresql:
         postgresql_server.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         with pytest.raises(ServerError, match="read-only"):
             asyncio.run(Store(url).open())
+
+    def test_a_database_that_becomes_a_replica_is_away(self, postgresql_server: Server) -> None:
+        url = postgresql_server.new_database()
+        name = sa.make_url(url).database
+
+        async def run() -> None:
+            async with opened(url) as store:
+                postgresql_server.run(
+                    f"ALTER DATABASE {name} SET default_transaction_read_only = on"
+                )
+                await store.read(lambda connection: connection.execute(text(END_OTHERS)))
+                for _ in range(3):  # the first one finds its session ended
+                    with pytest.raises(StoreUnavailable):
+                        await store.write(added, row(1))
+                postgresql_server.run(
+                    f"ALTER DATABASE {name} SET default_transaction_read_only = off"
+                )
+                await store.write(added, row(1))
+                assert await stored(store) == [row(1).id]
+
+        asyncio.run(run())
 
     def test_who_takes_over_waits_for_a_transaction_and_sees_it(
         self, postgresql_server: Server

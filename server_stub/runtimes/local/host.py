@@ -1,5 +1,6 @@
 """This machine as a place for jobs: the meaning of a request on it (refusal, notices, needs, plans
-of the workers), its free resources, and checks of it, with a fix for each problem."""
+of the workers), its free resources (a GPU that another program holds is not free), and checks of
+it, with a fix for each problem."""
 
 import os
 import shutil

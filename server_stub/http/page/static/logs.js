@@ -1,4 +1,4 @@
-// The log of a job: live, filtered, searched, by time.
+// The log of a job: its lines with their times, live, filtered, searched.
 
 import { job, jobPath, url } from "./api.js";
 import { nodes } from "./ansi.js";
