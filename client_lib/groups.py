@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from client_lib.spec.metrics import JobMetrics
 
 MakeJob = Callable[[JobInfo], "Job"]
-"""Handed in, as jobs stand above this module: `Job.each` returns a group."""
+"""Makes a Job from a JobInfo. It is an argument because `client_lib.job` imports this module."""
 _LISTED = 50
 """Jobs in the repr of a list."""
 

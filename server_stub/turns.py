@@ -14,8 +14,8 @@ class Turns:
     event loop."""
 
     def __init__(self, what: str, *, at_once: int, of_user: int, waiting_of_user: int) -> None:
-        """`what`: the work, in the plural, for messages. `of_user`: how much of the work of one
-        user runs at once. `waiting_of_user`: how much more of it waits."""
+        """`what`: the work, in the plural, for messages: "searches". `of_user`: largest number of
+        pieces of work of one user that run at once. `waiting_of_user`: of one user that wait."""
         self._what = what
         self._at_once = at_once
         self._of_user = of_user
@@ -43,14 +43,14 @@ class Turns:
         if len(waiting) >= self._waiting_of_user:
             raise Unavailable(
                 f"{len(waiting)} {self._what} of {user} wait already",
-                hint="ask for the next one when these have their answers",
+                hint="send the next request when one of these has its answer",
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had come, and then the caller was cancelled
+            if not turn.cancelled():  # the turn came before the caller was cancelled
                 self._end(user)
             raise
         finally:

@@ -227,7 +227,7 @@ class ControlServer:
             self._send(fd, self._newest)
 
     def tell(self, event: str, **more: object) -> None:
-        """Send the event to all peers that are connected now and read what they get."""
+        """Send the event to the connected peers for which no earlier event waits."""
         for fd in [fd for fd in self._peers if fd not in self._unsent]:
             self._send(fd, encode({"event": event, **more}))
 

@@ -84,7 +84,7 @@ class _Place(NamedTuple):
     agreed: int
     """Number of lines on which all ranks agree."""
     begins: dict[int, int]
-    """Index of the line that follows these, by rank."""
+    """Index of the next line of each rank, after the lines on which all ranks agree."""
 
 
 class _Near(NamedTuple):
@@ -174,7 +174,7 @@ def as_text(found: Divergence) -> list[str]:
             lines.append(f"[{spans(side['ranks'])}] {text}")
     left_out = [rank for side in found.sides[_SIDES_MAX:] for rank in side["ranks"]]
     if left_out:
-        lines.append(f"[{spans(left_out)}] print other lines again")
+        lines.append(f"[{spans(left_out)}] print yet other lines")
     return lines
 
 

@@ -7,9 +7,9 @@ import re
 
 
 def check(expression: str) -> None:
-    """Raises ValueError unless `expression` is a regular expression with a named group for a
-    metric. To compile it may take minutes; how long it takes for a line can't be foreseen, and the
-    launcher bounds that."""
+    """Check that `expression` is a regular expression with a named group for a metric. Raises
+    ValueError. Compiling it may take minutes. The time for a line can't be foreseen; the launcher
+    limits that time."""
     try:
         names = re.compile(expression).groupindex
     except (re.error, RecursionError, OverflowError) as error:

@@ -32,17 +32,17 @@ _ANYWHERE = frozenset(
         "SECRETS",
     }
 )
-"""Words that make a name that of a secret: `DB_PASSWD_OLD`, `authHeader`. `notify` is the address
-of a webhook, to which everyone can write who has it."""
+"""Words that mark a name as the name of a secret, at any place: `DB_PASSWD_OLD`, `authHeader`.
+`NOTIFY` is one, because everyone who has the address of a webhook can post to it."""
 _LAST = frozenset({"KEY", "KEYS", "TOKEN"})
-"""Words that do so at the end of a name: `HF_TOKEN` and `api-key`, and not `token_dim`."""
+"""Words that mark a name only as its last word: `HF_TOKEN`, `api-key`, but not `token_dim`."""
 _ENDINGS = ("KEY", "PASSWD", "PASSWORD", "SECRET", "TOKEN")
 """Ends of a last word that was written as one: `mytoken`, `APIKEY`."""
 _AFTER = frozenset({"ID"})
-"""Words behind the last one: `AWS_ACCESS_KEY_ID`."""
+"""Words that may follow the last word, such as ID in `AWS_ACCESS_KEY_ID`."""
 
 _NAMES_MAX = 10_000
-"""Names that are read in one command line, for 50 ms. Behind them all is masked."""
+"""Largest number of names that are checked in a command line (in 50 ms). The rest is masked."""
 _NAMED = re.compile(rf"(?<![\w.-])([\w.-]{{1,{_NAME_MAX}}})[\"' \\]{{0,4}}[=:](?!//)")
 _PASSWORD_IN_URL = re.compile(r"(?<=://)([^/\s:@]{0,200}):[^/\s@]{1,500}(?=@)")
 
@@ -109,8 +109,8 @@ def _masked_value(name: str, value: Scalar) -> Scalar:
 
 
 def unmasked_words(words: Sequence[str], stored: Sequence[str]) -> list[str]:
-    """The words with the stored word again for each word that `masked_words` has masked in
-    `stored`. They may have been changed meanwhile: a mask is known by the word before it."""
+    """Put the stored word back in place of each mask that `masked_words` made of `stored`. `words`
+    may have changed meanwhile: a mask belongs to the stored word with the same word before it."""
     shown = masked_words(stored)
     originals = {
         (before, masked): word

@@ -193,8 +193,8 @@ class Described(BaseModel):
 
 
 UNKNOWN_MAX = 20
-"""Unknown fields of one object that are named. Of more, none is looked at: pydantic makes an error
-of each, which takes minutes for the fields that fit into a body."""
+"""Largest number of unknown fields of an object that an error names. If there are more, the error
+has only their number, because pydantic takes minutes to make an error for each."""
 
 
 class Strict(Described):
@@ -206,7 +206,7 @@ class Strict(Described):
     @classmethod
     def _few_unknown_fields(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields) + UNKNOWN_MAX:
-            raise ValueError(f"has {len(given)} fields; there are only {len(cls.model_fields)}")
+            raise ValueError(f"has {len(given)} fields; at most {len(cls.model_fields)} are known")
         return given
 
 

@@ -79,8 +79,8 @@ TODAY: dict[str, str] = {
 """Arguments of earlier years -> what replaces each today."""
 
 STAYS = "it stays, for scripts of the ML Space platform"
-"""In place of the date from which something deprecated may be removed: see
-docs/compatibility.md.
+"""The end of a warning about a name that is never removed; other warnings end with a version and a
+date. See docs/compatibility.md.
 """
 
 

@@ -97,7 +97,7 @@ class GitReading:
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         if secret:
             named = ", ".join(secret[:_NAMED]) + (" ..." if secret[_NAMED:] else "")
-            left_out = f"new files whose names look like those of secrets are left out: {named}"
+            left_out = f"new files whose names suggest a secret are left out: {named}"
             missing = f"{missing}; {left_out}" if missing else left_out
         known_diff: str | None = diff[:DIFF_MAX]
         if not head.commit or (missing and not diff):

@@ -341,8 +341,8 @@ class Api:
         try:
             return model.model_validate_json(body, context=STORED)
         except ValidationError as error:
-            if unknown := unknown_fields(error):  # of a request that is read to be sent again
-                raise NotSupported(
+            if unknown := unknown_fields(error):
+                raise NotSupported(  # a request, which `resubmit` reads to send it again
                     f"the job was submitted with {unknown[0][-1]!r}, a field that this client "
                     f"({__version__}) does not know",
                     hint="`pip install --upgrade client-lib` renews the client",

@@ -8,7 +8,7 @@ _MEMINFO = "/proc/meminfo"
 _UNLIMITED = 2**60
 """Bytes; version 1 of control groups has a number of this size where there is no limit."""
 _SHORT = 0.05
-"""Memory is short if a smaller part is available."""
+"""Memory is short if less than this part of it is available."""
 
 
 class _Names(NamedTuple):

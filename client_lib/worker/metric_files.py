@@ -30,9 +30,9 @@ _CSV_MAX = 2**26
 _CSV = "metrics.csv"
 _EVENTS = ".tfevents."
 _WRITES_MAX = 64
-"""Most times of writes in one line of the log."""
+"""Largest number of write times in one line of the log."""
 _APART_S = 0.1
-"""Least seconds between two times of writes."""
+"""Least seconds between two write times."""
 _STEPS = ("step", "epoch")
 
 Values = Tuple[Optional[float], Dict[str, float]]
@@ -142,9 +142,9 @@ class MetricFiles:
             self._csv = _Csv(tables.pop())
 
     def _run(self, path: str, rank: int) -> str:
-        """The beginning of the names of an event file's values. TensorBoard writes a run within a
-        run into a folder below the first one's: then it is the path from there to the folder of the
-        file, with a slash. "": no other file of the rank is in a folder above."""
+        """The prefix of the names of an event file's values. TensorBoard puts an inner run into a
+        folder below the folder of the outer run: the prefix is the path from the outer folder to
+        the inner one, with a slash. "": no other file of the rank is in a folder above."""
         folder = os.path.dirname(path)
         of_rank = [path for path, written in self._events.items() if written.rank == rank]
         for other in map(os.path.dirname, of_rank):

@@ -24,10 +24,10 @@ class QuietRanks:
     """Finds the quiet ranks of this worker.
 
     The main thread of a quiet rank computes nothing, and reads and writes no files; its other
-    threads and its children do hardly anything; and the rank enters and ends no collective. The
-    last is known if its PyTorch has a flight recorder: then the rank touches a file
-    (rank_runner/collectives.py). Bytes from a plain socket are not seen: Linux does not count them.
-    A quiet rank waits for another rank, or hangs. The server, which knows all workers, decides
+    threads and its children do hardly anything; and the rank enters and ends no collective. A
+    collective is seen only if the rank's PyTorch has a flight recorder: then the rank touches a
+    file (rank_runner/collectives.py). Bytes from a plain socket are not seen: Linux does not count
+    them. A quiet rank waits for another rank, or hangs. The server, which knows all workers, decides
     which of the two (server_stub.service.watchdog)."""
 
     def __init__(

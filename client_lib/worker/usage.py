@@ -18,7 +18,7 @@ _SHORTEST_S = 5.0
 _LONGEST_S = 60.0
 """Longest pause between two samples."""
 _OLDER = 50
-"""Between these two bounds, the pause is this part (a 50th) of the time that the ranks have run."""
+"""Between these two bounds, the pause is the time that the ranks have run, divided by this."""
 _SHARE = 0.0005
 """Largest part of a core that samples take: after a sample of more CPU time the pause is longer."""
 _GPU_S = 15

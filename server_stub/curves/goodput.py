@@ -28,8 +28,8 @@ _AT_ONCE_S = 1.0
 """A job that starts at once has no event between its submit and its start, so that it seems to have
 waited in the queue: a wait shorter than this is counted as a start."""
 _UNSENT_S = 20.0
-"""The marks of the last so many seconds may be missing while a run goes on, or if the run was
-stopped."""
+"""Seconds before the end of a run whose marks may be missing: marks are sent in groups, and a
+stopped run may not send its last group."""
 
 
 class MarkedStep(NamedTuple):

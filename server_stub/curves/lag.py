@@ -262,7 +262,8 @@ def _ahead(
     if not both or not ours or not theirs:
         return 0.0
 
-    # their ranks enter a step before ours enter the next step, and the other way round
+    # All ranks of `there` enter a step before a rank of `here` enters the next step, and the other
+    # way round. So each step bounds the difference of the clocks from below and from above.
     least = float("-inf")
     most = float("inf")
     for number, following in both:

@@ -32,7 +32,7 @@ class StoredSnapshot(NamedTuple):
 
     digest: str
     at: datetime
-    """Time of the last upload, question or submit that named it."""
+    """Last time that a client uploaded the archive, asked for it, or named it in a submit."""
     size: int
     """Bytes."""
 

@@ -49,8 +49,8 @@ MAX_HEADERS = 100  # header lines of a request; browsers send about 20
 MAX_BODY_BYTES = 16 * 2**20
 # A body without a valid token, such as a login.
 STRANGERS_BODY_BYTES = 4096
-# Entries of lists and objects in a body. To read as many from JSON takes 0.2 s, in which nobody
-# else is answered.
+# Entries of lists and objects in a body. To parse this many takes the server 0.2 s, in which it
+# answers no other request.
 ENTRIES_MAX = 200_000
 # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
@@ -264,8 +264,8 @@ class Guard:
 
 
 async def _send_uncached(send: Send, message: Message) -> None:
-    """Send a part of an answer that no browser may keep: the cookie that it was for ends at a
-    logout."""
+    """Send a part of an answer that no browser may keep: the answer needed the cookie of a login,
+    and must not be shown after the logout."""
     if message["type"] == "http.response.start":
         MutableHeaders(scope=message).setdefault("Cache-Control", "no-store")
     await send(message)
@@ -279,7 +279,9 @@ def _check_head(scope: Scope) -> None:
             f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read"
         )
     if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
-        raise InvalidRequest("the address holds a NUL byte; no name does")
+        raise InvalidRequest(
+            "the path or the query of the request has a NUL byte, which no name has"
+        )
 
 
 def _too_large(bound: int) -> TooLarge:
@@ -301,7 +303,8 @@ class _Body:
         complete: bool,
         of_user: bool,
     ) -> None:
-        """`of_user`: JSON of a user, with the bound on entries; a worker's report may have more."""
+        """`of_user`: the body is JSON from a user, and ENTRIES_MAX holds for it; a worker's report
+        may have more entries."""
         self._receive = receive
         self._declared = declared
         self._bound = bound
@@ -312,8 +315,7 @@ class _Body:
         """Bytes of the room in `bodies`."""
         self._size = 0
         self._entries = 0
-        """Commas of the body, of which JSON has one for each entry of a list or an object but the
-        first."""
+        """Commas of the body so far: in each list or object one less than it has entries."""
         self._waited_s = 0.0
 
     async def receive(self) -> Message:
@@ -340,7 +342,7 @@ class _Body:
         if self._of_user and self._entries > ENTRIES_MAX:
             await _discard(self._receive)
             raise TooLarge(
-                f"the request body has more than {ENTRIES_MAX} entries, or commas in texts",
+                f"the request body has more than {ENTRIES_MAX} commas, between entries or in texts",
                 hint="send a large text in a file, and a large group in parts",
             )
         self._complete = not message.get("more_body", False)

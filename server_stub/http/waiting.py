@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 async def unless_stopping(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
-    """The result of the work; None once the server stops, so that a stop waits for no long poll."""
+    """Return the result of the work. When the server begins to stop, cancel the work and return
+    None, so that the stop need not wait for a long poll."""
     task = await _ended_or_cancelled(work, stopping.wait())
     return None if task.cancelled() else task.result()
 
@@ -34,7 +35,8 @@ async def _disconnect(request: Request) -> None:
 async def _ended_or_cancelled(
     work: Coroutine[Any, Any, T], event: Coroutine[Any, Any, Any]
 ) -> asyncio.Task[T]:
-    """The work when it has ended; it is cancelled at the event, or when the caller is."""
+    """Run the work until it has ended, the event happens or the caller is cancelled; in the last
+    two cases the work is cancelled. Returns the ended task."""
     task = asyncio.create_task(work)
     happened = asyncio.create_task(event)
     try:

@@ -22,7 +22,8 @@ _PROCESS_CPU_S = 30
 """Seconds of CPU time of a process in all. The server kills it earlier, unless the server itself
 was killed."""
 _ANSWER_S = 20.0
-"""Seconds until the server kills a process that checks an expression: it gets no CPU time."""
+"""Seconds until the server kills a process that checks an expression, if the machine gives it too
+little CPU time."""
 _WRONG = 3
 """Exit code for an expression that was refused; the reason is on stdout."""
 
@@ -41,8 +42,8 @@ async def start(main: str) -> asyncio.subprocess.Process:
 async def answer_within(
     process: asyncio.subprocess.Process, question: bytes, limit: float
 ) -> bytes:
-    """The answer of the process, which has ended then. The process is killed if the limit, in
-    seconds, is over or the caller is cancelled. Raises asyncio.TimeoutError."""
+    """Return the answer of the process when the process has ended. Kill the process after `limit`
+    seconds, or if the caller is cancelled. Raises asyncio.TimeoutError."""
     try:
         answer, _ = await asyncio.wait_for(process.communicate(question), limit)
         return answer
@@ -79,7 +80,10 @@ async def check_metrics(expression: str) -> None:
     try:
         answer = await answer_within(process, expression.encode(), _ANSWER_S)
     except asyncio.TimeoutError:
-        raise Unavailable(f"{what} could not be checked within {_ANSWER_S:g} s") from None
+        raise Unavailable(
+            f"{what} could not be checked within {_ANSWER_S:g} s: the server is too busy",
+            hint="submit the job again later",
+        ) from None
     refuse_slow(what, process.returncode)
     if process.returncode == _WRONG:
         raise InvalidRequest(f"{what} {answer.decode()}")

@@ -53,8 +53,8 @@ class _Wanted(NamedTuple):
 
 async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     """The matching records of these log directories with their context, by time.
-    Raises InvalidRequest: what is searched for is no regular expression or takes too long to
-    compile; the search takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
+    Raises InvalidRequest: `query.grep` is no regular expression or takes too long to compile; the
+    search takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
     """
     asked = query.model_dump(include=set(_Wanted._fields))
     wanted = _Wanted(**asked, lines_max=LINES_MAX, bytes_max=BYTES_MAX)

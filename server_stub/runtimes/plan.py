@@ -120,9 +120,9 @@ class LocalRank(NamedTuple):
 
 
 def local_rank(spec: JobSpec) -> LocalRank:
-    """Type `pytorch` always passes the option, as torch.distributed.launch did, even to a script
-    that declares no such option. The agent of an elastic job starts all ranks with one command
-    line, so they never get it."""
+    """Decide about the option for the local rank. Scripts of type `pytorch` always get the option,
+    as from torch.distributed.launch, even if they declare none. Ranks of an elastic job never get
+    it: their agent starts all of them with one command line."""
     if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
         return LocalRank(None, auto=False)
     if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:

@@ -304,7 +304,7 @@ def draw_name(spec: JobSpec) -> str:
 
 
 def _refuse_masks(request: SubmitRequest) -> None:
-    """Raises InvalidRequest: the request has masks in place of secrets, as a spec that is shown."""
+    """Raises InvalidRequest: a value of the request is a mask, as in a spec that a server shows."""
     spec = request.spec
     texts: list[tuple[str, object]] = [
         *(("script", word) for word in split_script(spec.script)),

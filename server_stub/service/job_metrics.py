@@ -57,7 +57,7 @@ class _SharedAnswer:
     readers: int = 0
 
     async def wait(self) -> bytes:
-        """The text. When its last reader has gone, it is no longer made."""
+        """Return the text. If its last reader leaves before the end, stop making it."""
         self.readers += 1
         try:
             return await asyncio.shield(self.text)
@@ -65,7 +65,7 @@ class _SharedAnswer:
             self.readers -= 1
             if not self.readers and not self.text.done():
                 self.text.cancel()
-                self.began = -math.inf  # it is no answer for later readers
+                self.began = -math.inf  # later readers must not share the cancelled task
 
 
 class MetricsReader:
@@ -80,7 +80,9 @@ class MetricsReader:
         self._curves = CurveReader()
         # one more than the readers of users, for the server's own questions
         self._threads = ThreadPoolExecutor(_READERS + 1, thread_name_prefix="curves")
-        self._turns = Turns("metrics", at_once=_READERS, of_user=1, waiting_of_user=_WAITING)
+        self._turns = Turns(
+            "reads of metrics", at_once=_READERS, of_user=1, waiting_of_user=_WAITING
+        )
         self._answers: dict[_Asked, _SharedAnswer] = {}
 
     def close(self) -> None:
@@ -164,8 +166,8 @@ class MetricsReader:
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
     async def details(self, user: User, job: JobInfo) -> JobProgress | None:
-        """The progress of a running job, with its slow rank. Of a job that has ended:
-        only what was wrong.
+        """The progress of a running job, with its slow rank. For an ended job: only NaN values and
+        the slow rank.
         """
         if not (_is_observable(user, job) and (job.state == State.RUNNING or job.state.final)):
             return None

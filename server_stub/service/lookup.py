@@ -260,8 +260,11 @@ class JobLookup:
         output = await asyncio.to_thread(outputs.find, job_dir, path, sha256)
         if output is not None:
             return output
-        which = " with these bytes any more" if sha256 else ""
-        raise NotFound(f"job {name} keeps no output {path}{which}")
+        which = f" with the SHA-256 {sha256} any more" if sha256 else ""
+        raise NotFound(
+            f"job {name} keeps no output {path}{which}",
+            hint=f"`client-lib download {name} --list` shows its outputs",
+        )
 
     async def by_id(self, job_id: str) -> StoredJob | None:
         active = self._jobs.by_id.get(job_id)

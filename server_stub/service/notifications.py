@@ -51,7 +51,7 @@ _CARRYING = {
     ipaddress.IPv6Network("64:ff9b::/96"): 0,  # NAT64 (RFC 6052)
     ipaddress.IPv6Network("2002::/16"): 80,  # 6to4 (RFC 3056)
 }
-"""Networks whose addresses carry an IPv4 address, and the number of bits behind it."""
+"""Networks whose addresses carry an IPv4 address -> the number of bits to the right of it."""
 _TEREDO = ipaddress.IPv6Network("2001::/32")  # the last 32 bits, inverted (RFC 4380)
 # The upper half of the interface identifier (RFC 5214), with any value of its bit for "universal".
 _ISATAP = 0x00005EFE
@@ -256,8 +256,9 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
 
 
 def _addresses(text: str) -> list[_Address]:
-    """Parse an IP address. An IPv6 address that carries an IPv4 address, which a router on the way
-    may use, gives both; a mapped one is the IPv4 address itself. Raises ValueError."""
+    """Parse an IP address. For an IPv6 address that carries an IPv4 address, return both, because a
+    router on the way may use the IPv4 address. For a mapped address, return the IPv4 address only.
+    Raises ValueError."""
     found = ipaddress.ip_address(text)
     if isinstance(found, ipaddress.IPv4Address):
         return [found]

@@ -94,7 +94,7 @@ class Reconciler:
 
     async def _start_members(self, members: Sequence[ActiveJob]) -> None:
         for number, active in enumerate(members):
-            # else the member has ended, or is carried out when it is saved
+            # a member that is missing has ended; one that is being saved is carried out after that
             if active.row.id in self._jobs.by_id and not active.saving:
                 self._carry_out(active, active.status)
             if number % _JOBS_A_TURN == _JOBS_A_TURN - 1:
@@ -399,7 +399,7 @@ class Reconciler:
         if group_id and (why := self.gate.why_stop(group_id, failed)):
             self.stop_group(group_id, Stop(Reason.CANCELLED, why))
         freed = self.gate.leave(active)
-        if freed and not freed.saving:  # else it is carried out when its newest decision is stored
+        if freed and not freed.saving:  # a member that is being saved is carried out after that
             self._carry_out(freed, freed.status)
 
 

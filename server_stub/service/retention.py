@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     """The bounds at one moment."""
 
     oldest: datetime | None
-    """Things from before this time expire; None: none does for its age."""
+    """Things from before this time expire; None: no thing expires because of its age."""
     most_bytes: float
     """Largest size of all finished jobs and unused snapshots."""
 
@@ -81,8 +81,8 @@ def to_remove(
     excess: float,
     fresh_from: datetime | None = None,
 ) -> list[T]:
-    """The things from before `oldest`, then the oldest until `excess` bytes are gone, but none from
-    `fresh_from` on. `things`: oldest first."""
+    """The things to remove: all from before `oldest`, then the oldest of the rest until `excess`
+    bytes are free. Size alone removes nothing from `fresh_from` on. `things`: oldest first."""
     gone = []
     for thing in things:
         too_old = oldest and thing.at < oldest

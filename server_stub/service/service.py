@@ -201,8 +201,8 @@ class Service:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job
         again. Values of variables like tokens are masked unless the user is the owner.
 
-        A field with its default is left out: a client refuses to run a job again without a field
-        that it does not know, and knows the fields of its own version alone.
+        A field that has its default is left out: a client knows only the fields of its own version,
+        and refuses to run a job again whose request has another field.
         """
         row = (await self.lookup.find(user, name, owner)).row
         request = await asyncio.to_thread(self._files.request_of, row)

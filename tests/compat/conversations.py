@@ -1,5 +1,5 @@
-"""What users of a release do, as they write it. Each function returns what its user sees: data that
-no later version may take away, none of the sentences that a later version may word in another way.
+"""What users of a release do, as calls and command lines. Each function returns what its user sees:
+data that a later version must keep, but no sentence that a later version may reword.
 
 A conversation that was released stays as it is, because its golden files are replayed with it: what
 a later version adds gets a conversation of its own.

@@ -153,7 +153,7 @@ class StandIns:
         return _ID.sub(lambda found: values.get(found[0], found[0]), text)
 
     def learn(self, recorded: str, now: str) -> None:
-        """Take the ids of `now` for those that stand at the same places of `recorded`."""
+        """Learn the stand-in of each id in `now`: the id at the same place in `recorded`."""
         for stand_in, value in zip(_ID.findall(recorded), _ID.findall(now), strict=False):
             self._ids.setdefault(value, stand_in)
 

@@ -41,7 +41,9 @@ def recorded(name: str, folder: Path) -> str:
 
 
 def _without_repetitions(conversation: Conversation) -> Conversation:
-    """The conversation without the exchanges that repeat the last one of their request."""
+    """The conversation without each exchange that equals the exchange before it of the same
+    request.
+    """
     kept: list[Step] = []
     last: dict[tuple[str, str], Exchange] = {}
     for step in conversation.steps:

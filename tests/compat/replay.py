@@ -61,8 +61,8 @@ def on_client(name: str, conversation: Conversation, folder: Path) -> Iterator[s
 
 
 def differences(recorded: Json, now: Json, stand_ins: StandIns, where: str = "") -> Iterator[str]:
-    """What a reader of `recorded` misses in `now`, a sentence for each value. `stand_ins` learns
-    what stands for the stand-ins of `recorded`.
+    """Yield a sentence for each value of `recorded` that `now` lacks or has otherwise. `stand_ins`
+    learns the ids of `now`.
     """
     was = _kind(recorded)
     kind = _kind(now)

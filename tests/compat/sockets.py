@@ -103,8 +103,8 @@ class Recorder(SocketServer):
 
 
 class OldServer(SocketServer):
-    """Answers as a server did when its answers were recorded. What it was not asked then is unknown
-    to it: a path, a parameter, a field of a request.
+    """Answers with recorded answers. A request with a path, a parameter or a field that no recorded
+    request has gets the error that the old server would have sent.
     """
 
     def __init__(self, steps: list[Step]) -> None:
@@ -115,7 +115,7 @@ class OldServer(SocketServer):
         self._begin_scene()
 
     def happens(self, *words: str) -> None:
-        """Go on to the answers that were given after this."""
+        """Go on to the answers that were recorded after this happening."""
         step = self._left.pop(0) if self._left else None
         assert step == Happening(words), f"the next step is recorded as {step}, not {words}"
         self._begin_scene()
@@ -141,8 +141,8 @@ class OldServer(SocketServer):
             del self._left[0]
 
     def _known(self, asked: Request) -> list[Exchange]:
-        """The exchanges of this path: the coming ones, then the past ones, newest first, because a
-        client may ask more often.
+        """The exchanges of this path: first the next ones, then the past ones, newest first. A
+        client may repeat a request more often than the recorded client did.
         """
         every = [*self._scene, *reversed(self._answered)]
         return [each for each in every if _key(each.request) == _key(asked)]

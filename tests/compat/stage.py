@@ -86,8 +86,8 @@ def user_of(url: str, token: str, folder: Path, happens: Callable[..., None]) ->
 
 
 class Stage(Running):
-    """A server for one conversation of ann. A method without underscore that has a job's name as
-    first parameter is something that can happen to it.
+    """A server for one conversation of the user ann. Each public method with a job's `name` as its
+    first parameter makes something happen to that job.
     """
 
     def new_runtime(self) -> FakeRuntime:
@@ -117,7 +117,7 @@ class Stage(Running):
         return StandIns(fixed)
 
     def happens(self, what: str, *words: str) -> None:
-        """Let it happen, and return when a client would see it."""
+        """Make `what` happen to a job, and return when a client can see it."""
         getattr(self, what)(*words)
 
     def starts(self, name: str) -> None:

@@ -15,15 +15,15 @@ class Bounds(Protocol):
 def bounds(monkeypatch: pytest.MonkeyPatch) -> Bounds:
     """Sets constants of a module until the end of the test: `bounds(search, LINES_MAX=2)`.
 
-    The bounds are constants because no user turns them. A test that reached the real ones would
-    take minutes, or gigabytes; and some are too short for a busy machine.
+    The bounds are constants because no user changes them. With the real bounds a test would take
+    minutes or gigabytes, or fail on a busy machine.
     """
 
     def set_constants(module: ModuleType | str, **values: float | tuple[float, ...]) -> None:
         owner = importlib.import_module(module) if isinstance(module, str) else module
         for name, value in values.items():
             assert isinstance(getattr(owner, name), (int, float, tuple)), name
-            # the reason is above
+            # the docstring of this fixture has the reason
             monkeypatch.setattr(owner, name, value)
 
     return set_constants

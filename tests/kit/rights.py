@@ -49,7 +49,7 @@ def file_modes_hold() -> Iterator[None]:
 
 @pytest.fixture
 def seems_run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Answers the question for the user of this process with this number."""
+    """Returns a function that makes this process seem to run as the user with a number."""
 
     def set_user(uid: int) -> None:
         # a test that became another user could not become root again

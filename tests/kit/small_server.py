@@ -1,4 +1,4 @@
-"""A real HTTP server with canned answers and a memory of what it was asked."""
+"""A real HTTP server that gives prepared answers and keeps the requests that it got."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from client_lib.spec.wire import JobInfo
 
 
 class SmallServer:
-    """Knows the jobs that it is given; `answers[method, path]` wins over everything, and
-    `every_answer` over all of these."""
+    """Answers about the jobs in `jobs`. `answers[method, path]` replaces the answer to one request,
+    and `every_answer` the answers to all requests."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobInfo] = {}
@@ -22,7 +22,7 @@ class SmallServer:
         self.every_answer: tuple[int, Any] | None = None
         self.asked: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
-        """Of what was asked, in its order."""
+        """Bodies of the requests in `asked`, in the same order."""
         self.tokens: list[str | None] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_port}"
@@ -39,7 +39,7 @@ class SmallServer:
         self._http.server_close()
 
     def add(self, *jobs: JobInfo) -> None:
-        """Newest last."""
+        """Add jobs, the newest last."""
         self.jobs.update({info.name: info for info in jobs})
 
     def answer(self, method: str, target: str) -> tuple[int, Any]:

@@ -197,8 +197,7 @@ def test_new_files_that_look_like_secrets_are_left_out_and_named(repository: Pat
     found = GitReading(repository).result
     assert [names for names, _ in files_of(found.diff or "")] == [["new.py"]]
     assert found.missing == (
-        "new files whose names look like those of secrets are left out: cert.pem, id_rsa, "
-        "keys/secrets.yaml"
+        "new files whose names suggest a secret are left out: cert.pem, id_rsa, keys/secrets.yaml"
     )
     git(repository, "add", "-A")
     assert GitReading(repository).result.missing == found.missing

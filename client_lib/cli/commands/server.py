@@ -91,7 +91,7 @@ def ui(
     connection: Connection,
     name: JobOrAll = None,
     no_browser: Annotated[
-        bool, Option("--no-browser", help="Print the link instead.", show_default=False)
+        bool, Option("--no-browser", help="Print the link; open no browser.", show_default=False)
     ] = False,
     output: TextOrJson = "text",
 ) -> None:

@@ -30,7 +30,7 @@ def write_error_file(error: BaseException, raised_at: float | None = None) -> st
         message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
         with open(path, "x") as file:
             json.dump({"message": message}, file)
-    # The file exists, the disk is full, or str(error) fails. The traceback is on stderr, too.
+    # the file exists, the disk is full, or str(error) fails; stderr has the traceback anyway
     except Exception:  # noqa: BLE001
         return None
     return path

@@ -54,7 +54,7 @@ class Context:
     comparisons: Turns = field(
         default_factory=lambda: Turns("comparisons", at_once=2, of_user=1, waiting_of_user=8)
     )
-    """Comparisons of the code of two jobs: each takes up to seconds."""
+    """Comparisons of the code of two jobs: each takes up to some seconds."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
 

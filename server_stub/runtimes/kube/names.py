@@ -104,8 +104,8 @@ _TAKEN = (
     "/usr",
     "/var/run/secrets",
 )
-"""Folders without whose contents no container runs, and those where Kubernetes mounts the token of
-the account of a pod."""
+"""Folders that a container needs to start, and the folders where Kubernetes mounts the token of the
+pod's service account."""
 
 
 def is_free(path: str, more: Sequence[str] = ()) -> bool:

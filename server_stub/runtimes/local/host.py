@@ -300,8 +300,8 @@ def check_volumes(volumes: Sequence[str], account: Account | None = None) -> lis
     for volume, is_there in zip(parsed, found, strict=True):
         if not is_there:
             raise InvalidRequest(
-                f"volume {volume.name!r}: this machine has no folder {volume.path}; locally "
-                "nothing is mounted",
+                f"volume {volume.name!r}: this machine has no folder {volume.path}, and the local "
+                "server mounts nothing",
                 hint=f"create {volume.path}, or leave the volume out",
             )
         if volume.read_only:

@@ -15,7 +15,10 @@ from tests.mlspace.rest.conftest import AUTH, Platform
 from tests.mlspace.rest.exchanges import GOLDEN, STORIES, exchanges, played, send, steps, text
 
 WRONG = {"error_code": 1, "error_message": "invalid user credentials"}
-NUL_BYTE = {"error_code": 1, "error_message": "the address holds a NUL byte; no name does"}
+NUL_BYTE = {
+    "error_code": 1,
+    "error_message": "the path or the query of the request has a NUL byte, which no name has",
+}
 WORKSPACES = "/public/v2/workspaces/v3"
 NEVER_REFUSED = {
     f"GET {WORKSPACES}/",
