@@ -21,7 +21,7 @@ from typing_extensions import Self  # of the standard library from Python 3.11 o
 
 from client_lib.spec.command_line import check_name, split_script
 from client_lib.spec.replace import replaced
-from client_lib.spec.secrets import MASK, masked_text, masked_values, masked_words
+from client_lib.spec.secrets import MASK, Masking
 from client_lib.spec.states import Reason, TextEnum, check_failure
 from client_lib.spec.validation import (
     ARGUMENTS_MAX,
@@ -506,28 +506,28 @@ class JobSpec(Strict):
     def masked(self) -> Self:
         """The spec for display: `notify`, and what `client_lib.spec.secrets` finds in the command
         line, the variables and `setup`, are `***`."""
-        shown = self.with_masked_command()
-        variables = masked_values(self.env_variables)
+        masking = Masking()
+        shown = self._with_masked_command(masking)
+        variables = masking.variables(self.env_variables)
         if variables != self.env_variables:
             shown = replaced(shown, env_variables=variables)
         return replaced(shown, notify=MASK) if self.notify else shown
 
     def with_masked_command(self) -> Self:
         """The spec with `***` for each secret in the command line and in `setup`."""
+        return self._with_masked_command(Masking())
+
+    def _with_masked_command(self, masking: Masking) -> Self:
+        script = split_script(self.script)
+        shown = masking.words(script)
         masked: dict[str, Any] = {
-            "script": _masked_script(self.script),
-            "args": masked_words(self.args),
-            "flags": masked_values(self.flags),
-            "setup": self.setup and masked_text(self.setup),
+            "script": self.script if shown == script else shlex.join(shown),
+            "args": masking.words(self.args),
+            "flags": masking.values(self.flags),
+            "setup": self.setup and masking.text(self.setup),
         }
         changed = {name: value for name, value in masked.items() if value != getattr(self, name)}
         return replaced(self, **changed) if changed else self
-
-
-def _masked_script(script: str) -> str:
-    words = split_script(script)
-    masked = masked_words(words)
-    return script if masked == words else shlex.join(masked)
 
 
 @cache  # pydantic inspects the factory of a default at each call

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from client_lib.spec.request import DIFF_MAX, Provenance
-from client_lib.spec.secrets import masked_words
+from client_lib.spec.secrets import Masking
 from client_lib.spec.validation import PATH_MAX
 from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
@@ -103,7 +103,7 @@ class GitReading:
         if not head.commit or (missing and not diff):
             known_diff = None
         return Provenance(
-            command_line=_line(shlex.join(masked_words(sys.orig_argv))),
+            command_line=_line(shlex.join(Masking().words(sys.orig_argv))),
             commit=_line(head.commit) or None,
             branch=_line(head.branch) or None,
             remote=_CREDENTIALS.sub("", _line(head.remote)) or None,

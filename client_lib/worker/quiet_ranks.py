@@ -27,8 +27,8 @@ class QuietRanks:
     threads and its children do hardly anything; and the rank enters and ends no collective. A
     collective is seen only if the rank's PyTorch has a flight recorder: then the rank touches a
     file (rank_runner/collectives.py). Bytes from a plain socket are not seen: Linux does not count
-    them. A quiet rank waits for another rank, or hangs. The server, which knows all workers, decides
-    which of the two (server_stub.service.watchdog)."""
+    them. A quiet rank waits for another rank, or hangs. The server, which knows all workers,
+    decides which of the two (server_stub.service.watchdog)."""
 
     def __init__(
         self, loop: Loop, pids: Pids, tell: Callable[[Dict[int, float]], None], folder: str

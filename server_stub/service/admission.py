@@ -8,7 +8,7 @@ import secrets
 import stat
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -303,6 +303,15 @@ def draw_name(spec: JobSpec) -> str:
     return name_for(spec.script, suffix[:_SUFFIX])
 
 
+def refuse_masked_words(field: str, words: Iterable[str]) -> None:
+    """Raises InvalidRequest: one of the words is a mask, as in a spec that a server shows."""
+    if any(map(is_masked, words)):
+        raise InvalidRequest(
+            f"{field} holds {MASK}, which stands for a secret that is not shown",
+            hint="write the value, or let the owner of the job submit it again",
+        )
+
+
 def _refuse_masks(request: SubmitRequest) -> None:
     """Raises InvalidRequest: a value of the request is a mask, as in a spec that a server shows."""
     spec = request.spec
@@ -314,8 +323,5 @@ def _refuse_masks(request: SubmitRequest) -> None:
         *((f"env_variables.{name}", value) for name, value in spec.env_variables.items()),
     ]
     for field, text in texts:
-        if isinstance(text, str) and is_masked(text):
-            raise InvalidRequest(
-                f"{field} holds {MASK}, which stands for a secret that is not shown",
-                hint="write the value, or let the owner of the job submit it again",
-            )
+        if isinstance(text, str):
+            refuse_masked_words(field, [text])

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from client_lib.errors import ClientLibError, Forbidden
 from client_lib.spec.job import SLACK
 from client_lib.spec.request import SubmitRequest
-from client_lib.spec.secrets import MASK
+from client_lib.spec.secrets import MASK, hidden_part
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.tasks import Tasks
 from server_stub.service.job_files import JobFiles
@@ -100,7 +100,8 @@ class AllowedHosts:
 
     def check_address(self, address: str) -> None:
         """Raises Refused: the server must not connect to this address."""
-        if not (self._any or self._is_listed(address) or all(map(_is_public, _addresses(address)))):
+        found = _addresses(address)
+        if not self._any and not all(_is_public(each) or self._lists(each) for each in found):
             raise Refused(f"its address {address} is not public, and in no network of notify_hosts")
 
     def _is_listed(self, host: str) -> bool:
@@ -108,7 +109,10 @@ class AllowedHosts:
             found = _addresses(host)
         except ValueError:  # a name
             return False
-        return any(address in network for address in found for network in self._networks)
+        return all(map(self._lists, found))
+
+    def _lists(self, address: _Address) -> bool:
+        return any(address in network for network in self._networks)
 
 
 class Notifier:
@@ -204,13 +208,11 @@ def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
     """The message in the form that the receiver takes, without the values of secrets."""
     url = request.spec.notify or ""
     shown = request.spec.masked()
-    private = [
-        str(value)
-        for name, value in request.spec.env_variables.items()
-        if shown.env_variables[name] != value
-    ]
-    words = zip(request.spec.command(), shown.command(), strict=True)
-    private += [word for word, masked in words if word != masked]
+    variables = request.spec.environment()
+    shown_variables = shown.environment()
+    pairs = [(value, shown_variables[name]) for name, value in variables.items()]
+    pairs += zip(request.spec.command(), shown.command(), strict=True)
+    private = [hidden_part(text, masked) for text, masked in pairs if text != masked]
     text = message["text"]
     for secret in sorted([*private, *request.secret_values.values()], key=len, reverse=True):
         text = text.replace(secret, MASK) if len(secret) >= _SECRET_MIN else text

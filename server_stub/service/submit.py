@@ -32,14 +32,20 @@ from client_lib.spec.request import (
     GroupRequest,
     SubmitRequest,
 )
-from client_lib.spec.secrets import MASK, masked_values, unmasked_words
+from client_lib.spec.secrets import MASK, Masking, unmasked_words
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.logs.expressions import check_metrics
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs
-from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
+from server_stub.service.admission import (
+    Admission,
+    Admitted,
+    draw_name,
+    fingerprint,
+    refuse_masked_words,
+)
 from server_stub.service.job_files import JobFiles, without_proof
 from server_stub.service.lifecycle import JobStatus
 from server_stub.service.lookup import JobLookup
@@ -139,6 +145,8 @@ class Submits:
         used = Key(user.name, key, fingerprint(order.request, order)) if key else None
         try:
             self._admission.check_group(order.request, len(order.members))
+            for run in order.members:
+                refuse_masked_words("args", run.args)
             admitted = await self._admit(user, order.request, False, order.name, len(order.members))
             new, jobs = await asyncio.to_thread(self._new_group, user, order, admitted, used)
             created = await self._add_group(user, new, jobs, used)
@@ -228,7 +236,7 @@ class Submits:
         group = GroupInfo.model_validate({**named, **asked, **made})
         runs = [
             (
-                Membership(**named, index=index, values=masked_values(run.values)),
+                Membership(**named, index=index, values=Masking().values(run.values)),
                 _with(admitted.request, args=run.args),
             )
             for index, run in enumerate(order.members)

@@ -292,6 +292,7 @@ def test_values_of_secrets_are_left_out(bench: Bench, receiver: Receiver) -> Non
     async def run() -> None:
         spec = {
             "env_variables": {"HF_TOKEN": "hf_abcdef"},
+            "args": ["--api-key=key-4567"],
             "secrets": ["PASS"],
             "name": "one",
             "notify": receiver.url,
@@ -301,9 +302,12 @@ def test_values_of_secrets_are_left_out(bench: Bench, receiver: Receiver) -> Non
         )
         job_id = (await bench.info("one")).id
         bench.runtime.runs(job_id)
-        bench.runtime.end(job_id, Reason.START_FAILED, "no program hf_abcdef for xyz-123")
+        said = "no program hf_abcdef for xyz-123 and key-4567"
+        bench.runtime.end(job_id, Reason.START_FAILED, said)
         await eventually(lambda: receiver.got)
-        assert receiver.got[0]["text"] == "job one FAILED (StartFailed): no program *** for ***"
+        assert receiver.got[0]["text"] == (
+            "job one FAILED (StartFailed): no program *** for *** and ***"
+        )
         assert b"secret-path" not in text
 
     with_server(bench, run)
@@ -391,6 +395,7 @@ def test_a_server_of_several_users_sends_only_where_its_settings_allow(
         ("[::ffff:10.0.0.1]", True),
         ("example.com", False),
         ("11.1.2.3", False),
+        ("[fd00::5efe:10.1.2.3]", False),
         ("hooks.slack.com.evil.org", False),
     ],
 )

@@ -8,10 +8,11 @@ from hypothesis import given, settings, strategies as st
 from client_lib.spec.job import JobSpec
 from client_lib.spec.secrets import (
     MASK,
+    Masking,
+    hidden_part,
     is_masked,
     is_secret,
-    masked_text,
-    masked_words,
+    is_secret_variable,
     unmasked_words,
 )
 from tests.kit.examples import examples
@@ -25,7 +26,11 @@ SECRET = [
     "AWS_SECRET_ACCESS_KEY",
     "Authorization",
     "BASIC_AUTH",
+    "API_TOKENS",
+    "DB_PASS",
     "DB_PASSWD",
+    "MYSQL_PWD",
+    "OAUTH",
     "GITHUB_PAT",
     "GOOGLE_CREDENTIALS",
     "HFToken",
@@ -42,7 +47,16 @@ SECRET = [
     "notify",
     "ssh-keys",
 ]
+VARIABLES = ["API_KEY_PROD", "GITHUB_TOKEN_RO", "HF_TOKEN_READ", "STRIPE_KEY_LIVE", "accessKeyOld"]
+"""Secret as names of variables alone."""
 PLAIN = [
+    "MONKEY",
+    "PWD",
+    "batch_tokens",
+    "eos_token",
+    "pad_token_id",
+    "pat_size",
+    "text_key",
     "AUTHOR",
     "DEPTH",
     "KEYBOARD",
@@ -64,6 +78,21 @@ PLAIN = [
 @pytest.mark.parametrize("name", SECRET)
 def test_names_of_secrets(name: str) -> None:
     assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", [*SECRET, *VARIABLES])
+def test_names_of_secret_variables(name: str) -> None:
+    assert is_secret_variable(name)
+
+
+def test_a_setting_of_a_model_is_shown_in_a_command_line_and_in_variables() -> None:
+    assert not [name for name in VARIABLES if is_secret(name)]
+    shown = ["MAX_TOKENS", "PATH", "PWD", "TOKENIZERS_PARALLELISM", "AUTHOR", "EOS_TOKENS_MAX"]
+    assert not [name for name in shown if is_secret_variable(name)]
+    assert Masking().values({"use_auth": True, "text_key": "a"}) == {
+        "use_auth": True,
+        "text_key": "a",
+    }
 
 
 @pytest.mark.parametrize("name", [*PLAIN, "", "=", "x" * 10_000])
@@ -90,16 +119,44 @@ def test_names_of_other_values(name: str) -> None:
     ],
 )
 def test_command_lines_are_shown_without_secrets(words: list[str], shown: list[str]) -> None:
-    assert masked_words(words) == shown
+    assert Masking().words(words) == shown
 
 
 def test_a_changed_command_line_gets_its_stored_secrets_again() -> None:
     stored = ["--lr", "0.1", "--password", "s3", "--key=s4", "--token", "s5"]
-    shown = masked_words(stored)
+    shown = Masking().words(stored)
     assert unmasked_words(shown, stored) == stored
     changed = ["--lr", "0.2", *shown[5:], "--password", "***", "new"]
     assert unmasked_words(changed, stored)[2:] == ["--token", "s5", "--password", "s3", "new"]
     assert unmasked_words(["--other", "***"], stored) == ["--other", "***"]
+    twice = ["--token", "s1", "--b", "x", "--token", "s2"]
+    assert unmasked_words(Masking().words(twice), twice) == twice
+    assert unmasked_words(["lr=2", "key=***"], ["lr=1", "key=s"]) == ["lr=2", "key=s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("--api-key=s3cret", "s3cret"),
+        ("postgresql://ann:s3cret@host/db", "s3cret"),
+        ("Authorization: s3cret", " s3cret"),
+        ("plain", ""),
+    ],
+)
+def test_the_part_of_a_text_that_is_hidden(text: str, hidden: str) -> None:
+    assert hidden_part(text, Masking().text(text)) == hidden
+
+
+def test_the_bound_on_names_holds_for_all_texts_of_a_job() -> None:
+    spec = JobSpec(
+        script="a.py",
+        args=["a:" * 1000] * 100,
+        env_variables={f"V{number}": "a:b " * 5000 for number in range(50)},
+    )
+    began = time.process_time()
+    shown = spec.masked()
+    assert time.process_time() - began < 0.5
+    assert shown.env_variables["V49"] == "a:" + MASK
 
 
 def test_a_spec_is_shown_without_secrets() -> None:
@@ -136,7 +193,7 @@ def test_the_value_of_a_secret_is_never_shown(names: list[str], form: str, value
     words = [word for name in names for word in form.format(name.lstrip("-"), value).split(" ", 1)]
     if form != "--{} {}":
         words = [form.format(name.lstrip("-"), value) for name in names]
-    shown = masked_words(words)
+    shown = Masking().words(words)
     kept = sum(not is_secret(name) for name in names)
     assert sum(value in word for word in shown) == kept
     assert any(map(is_masked, shown)) == (kept < len(names))
@@ -145,5 +202,5 @@ def test_the_value_of_a_secret_is_never_shown(names: list[str], form: str, value
 @pytest.mark.parametrize("piece", ["a", "=", "token", "://", "a:", "://a:", " :"])
 def test_a_long_text_takes_no_long_time(piece: str) -> None:
     began = time.process_time()
-    masked_text(piece * 100_000)
+    Masking().text(piece * 100_000)
     assert time.process_time() - began < 1.0
