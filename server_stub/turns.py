@@ -3,9 +3,13 @@
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from client_lib.errors import Unavailable
+
+T = TypeVar("T")
 
 
 class Turns:
@@ -80,3 +84,15 @@ class Turns:
             waiting.remove(turn)
             if not waiting:
                 del self._waiting[user]
+
+
+async def finished(work: Future[T]) -> T:
+    """The result of work in a thread. A caller that is cancelled waits for the end of work that has
+    begun: a thread can't be stopped, and the turn lasts as long as the work."""
+    waiting = asyncio.wrap_future(work)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        if not work.cancel():
+            await asyncio.wait({waiting})
+        raise

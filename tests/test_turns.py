@@ -1,8 +1,10 @@
 """Users take turns at long work."""
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from client_lib.errors import Unavailable
-from server_stub.turns import Turns
+from server_stub.turns import Turns, finished
 from tests.kit.examples import examples
 
 T = TypeVar("T")
@@ -97,6 +99,33 @@ def test_too_much_work_of_one_user_is_refused_at_once() -> None:
                 pass
         for work in works:
             await work.end()
+
+    within_10_s(test())
+
+
+def test_a_turn_lasts_as_long_as_the_thread_of_its_work() -> None:
+    async def test() -> None:
+        turns = Turns("reads", at_once=2, of_user=1, waiting_of_user=8)
+        goes_on = threading.Event()
+        threads = ThreadPoolExecutor(2)
+
+        async def read() -> bool:
+            async with turns.of("ann"):
+                return await finished(threads.submit(goes_on.wait, 10))
+
+        first = asyncio.create_task(read())
+        await settle()
+        first.cancel()
+        second = Work(turns, "ann")
+        await settle()
+        assert not first.done()
+        assert not second.running
+        goes_on.set()
+        await asyncio.wait({first})
+        assert first.cancelled()
+        await settle()
+        await second.end()
+        threads.shutdown()
 
     within_10_s(test())
 

@@ -32,8 +32,6 @@ LINES_MAX = 100_000
 BYTES_MAX = 64 * 2**20
 """Largest size of the lines that one search finds."""
 _NARROWER = "search fewer lines (rank, since, attempt), or for a simpler expression"
-_NO_EXPRESSION = 3
-"""Exit code of the process of a search: the expression is wrong; the reason is on stdout."""
 _record = re.compile(RECORD.encode())
 Hit = tuple[Position, bytes]  # records to show, with their log
 
@@ -67,7 +65,7 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
         raise InvalidRequest(took, hint=_NARROWER) from None
     what = f"grep={wanted.grep[:100]!r}"
     expressions.refuse_slow(what, process.returncode)
-    if process.returncode == _NO_EXPRESSION:
+    if process.returncode == expressions.WRONG:
         raise InvalidRequest(f"{what} is not a regular expression: {answer.decode()}")
     if process.returncode:
         raise Unavailable("the search ended with an error", hint="the server's log has it")
@@ -139,7 +137,7 @@ def main() -> None:
             expression = re.compile(wanted.grep)
         except (re.error, OverflowError, RecursionError) as error:
             sys.stdout.buffer.write(str(error).encode(errors="backslashreplace"))
-            sys.exit(_NO_EXPRESSION)
+            sys.exit(expressions.WRONG)
     hits = hits_in(logs, wanted, expression)
     together = groupby(hits or (), key=itemgetter(0))
     found = [(position, b"".join(record for _, record in group)) for position, group in together]

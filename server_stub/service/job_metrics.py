@@ -20,7 +20,7 @@ from server_stub.logs.records import LoggedJob
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.lookup import JobLookup, check_observable
 from server_stub.store import Store, rows
-from server_stub.turns import Turns
+from server_stub.turns import Turns, finished
 from server_stub.users import User
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,16 @@ class _Asked(NamedTuple):
 class _SharedAnswer:
     began: float
     """Monotonic time of the first request."""
+    user: str
+    """The user at whose turn it is made."""
     text: asyncio.Task[bytes]
     readers: int = 0
+
+    def serves(self, user: User) -> bool:
+        """True if the answer is there, or is made at the user's own turn; False if it failed."""
+        if not self.text.done():
+            return user.name == self.user
+        return not self.text.cancelled() and self.text.exception() is None
 
     async def wait(self) -> bytes:
         """Return the text. If its last reader leaves before the end, stop making it."""
@@ -116,9 +124,9 @@ class MetricsReader:
             if now - answer.began < _SHARED_S
         }
         answer = self._answers.get(asked)
-        if answer is None or now - answer.began >= max_age_s:
+        if answer is None or now - answer.began >= max_age_s or not answer.serves(user):
             reading = self._read_for(user, partial(self._metrics, job, rank, points), job)
-            answer = _SharedAnswer(now, asyncio.create_task(reading))
+            answer = _SharedAnswer(now, user.name, asyncio.create_task(reading))
             self._answers[asked] = answer
         return await answer.wait()
 
@@ -230,7 +238,7 @@ class MetricsReader:
         """
         logs = self._lookup.logs(job)
         until = time.monotonic() + _LONGEST_S
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read, logs, until)
+        return await finished(self._threads.submit(read, logs, until))
 
 
 def _is_observable(user: User, job: JobInfo) -> bool:

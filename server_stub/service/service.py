@@ -23,7 +23,7 @@ from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from server_stub.logs.expressions import check_metrics
+from server_stub.logs.expressions import MetricChecks
 from server_stub.runtimes import Attempt, Runtime
 from server_stub.runtimes.checks import checked
 from server_stub.runtimes.plan import working_dir
@@ -122,8 +122,11 @@ class Service:
         )
         self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
+        self._metric_checks = MetricChecks()
         self.submits = Submits(
-            runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock
+            *(runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler),
+            clock,
+            self._metric_checks,
         )
         self._sweeping = Tasks(log, "retention has ended")
 
@@ -285,8 +288,9 @@ class Service:
         """The Manifest that `submit` would create; nothing is stored or created, and the result is
         the same each time. Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
+        self._admission.check_size(request, len(request.model_dump_json()))
         if (expression := request.spec.metrics) is not None:
-            await check_metrics(expression)
+            await self._metric_checks.check(user.name, expression)
         name = request.spec.name or name_for(request.spec.script, "xxxxx")
         return self._rendered(self._files.dry_run(admitted.request, user.name, name))
 

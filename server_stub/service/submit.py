@@ -36,7 +36,7 @@ from client_lib.spec.secrets import MASK, Masking, unmasked_words
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
-from server_stub.logs.expressions import check_metrics
+from server_stub.logs.expressions import MetricChecks
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs
 from server_stub.service.admission import (
@@ -74,6 +74,7 @@ class Submits:
     _files: JobFiles
     _reconciler: Reconciler
     _clock: Clock
+    _metric_checks: MetricChecks
 
     async def submit(
         self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
@@ -282,7 +283,7 @@ class Submits:
             )
         admitted = self._admission.admit(user, request)
         if (expression := request.spec.metrics) is not None:
-            await check_metrics(expression)
+            await self._metric_checks.check(user.name, expression)
         if request.spec.after or request.dependencies:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
             admitted = replace(admitted, request=replaced(admitted.request, dependencies=found))

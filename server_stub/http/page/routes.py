@@ -5,7 +5,6 @@ A page needs the cookie of a login; its forms carry the token of the login's pag
 a redirect.
 """
 
-import asyncio
 import hashlib
 import json
 import os
@@ -50,6 +49,7 @@ from server_stub.http.auth import cookie, csrf_token, set_cookie
 from server_stub.http.limits import STRANGERS_BODY_BYTES, Guard
 from server_stub.http.page import views
 from server_stub.http.waiting import while_connected
+from server_stub.turns import finished
 from server_stub.users import User
 
 JOBS = 100  # in a page of the table
@@ -291,7 +291,7 @@ class Pages:
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+    return await finished(_threads.submit(function, *arguments))
 
 
 def _texts(archives: Sequence[Path]) -> tuple[dict[str, str], dict[str, str], int]:
