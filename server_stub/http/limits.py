@@ -280,7 +280,7 @@ def _check_head(scope: Scope) -> None:
         )
     if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
         raise InvalidRequest(
-            "the path or the query of the request has a NUL byte, which no name has"
+            "the path or the query has a NUL byte, which no name has"
         )
 
 

@@ -17,7 +17,7 @@ from tests.mlspace.rest.exchanges import GOLDEN, STORIES, exchanges, played, sen
 WRONG = {"error_code": 1, "error_message": "invalid user credentials"}
 NUL_BYTE = {
     "error_code": 1,
-    "error_message": "the path or the query of the request has a NUL byte, which no name has",
+    "error_message": "the path or the query has a NUL byte, which no name has",
 }
 WORKSPACES = "/public/v2/workspaces/v3"
 NEVER_REFUSED = {
