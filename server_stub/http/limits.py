@@ -279,9 +279,7 @@ def _check_head(scope: Scope) -> None:
             f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read"
         )
     if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
-        raise InvalidRequest(
-            "the path or the query has a NUL byte, which no name has"
-        )
+        raise InvalidRequest("the path or the query has a NUL byte, which no name has")
 
 
 def _too_large(bound: int) -> TooLarge:
