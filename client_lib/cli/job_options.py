@@ -246,6 +246,7 @@ def _parameter(name: str, heading: str) -> inspect.Parameter:
     if reading.kind is bool:
         names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
     option = Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
+    # mypy knows no type that is made while the program runs
     kind = list[reading.kind] if reading.container else reading.kind  # type: ignore[name-defined]
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     keyword_only = inspect.Parameter.KEYWORD_ONLY

@@ -4,12 +4,17 @@ Everything that is shown has its masks from here: the spec of a job with its com
 record of a submit holds, and messages.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # commands that only mask load no pydantic
+    from client_lib.spec.validation import Scalar
 
 MASK = "***"
-Scalar = str | int | float | bool | None
 
 _NAME_MAX = 100
 """Longest name that is read; a longer one names no secret."""

@@ -51,7 +51,7 @@ _CARRYING = {
     ipaddress.IPv6Network("64:ff9b::/96"): 0,  # NAT64 (RFC 6052)
     ipaddress.IPv6Network("2002::/16"): 80,  # 6to4 (RFC 3056)
 }
-"""Networks whose addresses carry an IPv4 address -> the number of bits to the right of it."""
+"""Networks whose addresses carry an IPv4 address -> the number of bits behind that address."""
 _TEREDO = ipaddress.IPv6Network("2001::/32")  # the last 32 bits, inverted (RFC 4380)
 # The upper half of the interface identifier (RFC 5214), with any value of its bit for "universal".
 _ISATAP = 0x00005EFE

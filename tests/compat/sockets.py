@@ -8,6 +8,7 @@ import http.client
 import json
 import re
 import threading
+from abc import ABC, abstractmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -39,7 +40,7 @@ class Sent(NamedTuple):
     body: bytes
 
 
-class SocketServer:
+class SocketServer(ABC):
     """Answers each request of a real socket by `respond`."""
 
     def __init__(self) -> None:
@@ -57,8 +58,8 @@ class SocketServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Sent:
-        raise NotImplementedError
+    @abstractmethod
+    def respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Sent: ...
 
 
 def _handler(server: SocketServer) -> type[BaseHTTPRequestHandler]:

@@ -32,6 +32,7 @@ from client_lib.durable import write_file
 from client_lib.errors import Conflict, InvalidRequest, NotSupported, Unauthorized
 from client_lib.reports.table import harmless
 from client_lib.spec import paths
+from client_lib.spec.secrets import MASK
 from client_lib.transport import config, http_client, logins
 from client_lib.transport.config import LOCAL, Endpoint
 from client_lib.transport.rest import Rest
@@ -39,7 +40,6 @@ from client_lib.transport.rest import Rest
 if TYPE_CHECKING:
     import tomlkit
 
-MASK = "***"
 _SECRET = ("token", "notify")
 
 app = CommandApp()

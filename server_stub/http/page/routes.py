@@ -108,9 +108,7 @@ class Pages:
             routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error)
         )
 
-    def _for_user(
-        self, handler: Callable[[Request, Named], Coroutine[Any, Any, Response]]
-    ) -> Endpoint:
+    def _for_user(self, handler: Handler) -> Endpoint:
         """Only for logged-in users; others get the login form."""
 
         async def endpoint(request: Request) -> Response:

@@ -2,7 +2,6 @@
 clients in the platform's words.
 """
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import requests
 
 from tests.http.conftest import Running, server, shared_server, start_server
+from tests.kit import waiting
 
 __all__ = ["server", "shared_server", "start_server"]
 
@@ -77,11 +77,13 @@ def act(server: Running, name: str, what: str, *args: Any, **options: Any) -> st
 
 
 def until(user: Platform, name: str, status: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 10
-    while (shown := user.status(name))["status"] != status:
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.005)
-    return shown
+    """The answer about a job when it has this status."""
+
+    def found() -> dict[str, Any] | None:
+        shown = user.status(name)
+        return shown if shown["status"] == status else None
+
+    return waiting.until(found, f"{name} is {status}")
 
 
 @pytest.fixture
