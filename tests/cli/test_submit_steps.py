@@ -43,7 +43,7 @@ def test_ctrl_c_while_the_doctor_waits_after_the_log_tells_how_to_stop_the_job(
     def interrupted(self: Job, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
         raise KeyboardInterrupt
 
-    # a Ctrl-C between the end of the log and that of the job can't be timed
+    # a Ctrl-C between the end of the log and the end of the job can't be timed
     monkeypatch.setattr(Job, "submit", lambda *_, **__: "")
     monkeypatch.setattr(Job, "logs", lambda *_, **__: None)
     monkeypatch.setattr(Job, "wait", interrupted)

@@ -1,1 +1,3 @@
-"""What released clients and servers say to each other: recorded once, replayed ever after."""
+"""Requests and answers of released clients and servers: recorded at the release, replayed by all
+later versions.
+"""

@@ -1,5 +1,5 @@
-"""What users of a release do, as calls and command lines. Each function returns what its user sees:
-data that a later version must keep, but no sentence that a later version may reword.
+"""Conversations of users of a release, as calls and command lines. Each function returns what its
+user sees: data that a later version must keep, but no sentence that a later version may reword.
 
 A conversation that was released stays as it is, because its golden files are replayed with it: what
 a later version adds gets a conversation of its own.
@@ -133,7 +133,7 @@ def a_group(user: User) -> Any:
 
 
 def a_server(user: User) -> Any:
-    """What a client asks about the server, and about many jobs at once."""
+    """Questions of a client about the server, and about many jobs at once."""
     client = user.client
     cursor = client.state_changes().cursor
     for number in range(3):
@@ -161,7 +161,7 @@ def a_server(user: User) -> Any:
 
 
 def refusals(user: User) -> Any:
-    """What a server refuses, and the errors that a client makes of it."""
+    """Calls that a server refuses, and the errors that a client raises for these."""
     client = user.client
     job: Job[Any] = Job(script="echo", type="binary", name="taken", client=client)
     job.submit()
@@ -239,7 +239,7 @@ ALL: dict[str, Callable[[User], Any]] = {
 
 
 def _seen(info: JobInfo) -> list[Any]:
-    """What every user of a job looks at."""
+    """The facts of a job that every user looks at."""
     return [info.name, info.state, info.reason, info.attempt, info.spec.n_workers]
 
 

@@ -25,7 +25,7 @@ _FREE = re.compile(r"[0-9.]+ [MGT]B free")
 
 Json = Any
 Body = Mapping[str, Json]
-"""What a body holds, by its kind: {"json": ...}, {"lines": ...}, {"base64": ...}, or nothing."""
+"""The content of a body by its kind: {"json": ...}, {"lines": ...}, {"base64": ...} or nothing."""
 
 
 class Request(NamedTuple):
@@ -70,7 +70,7 @@ class Conversation(NamedTuple):
     """One file."""
 
     shown: Json
-    """What the client showed its user."""
+    """The data that the client showed its user."""
     steps: list[Step]
 
 

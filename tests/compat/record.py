@@ -57,7 +57,7 @@ def _without_repetitions(conversation: Conversation) -> Conversation:
 
 
 def main() -> None:
-    """Write the golden files of the version of the command line anew."""
+    """Write the golden files of the version that the command line names."""
     parser = argparse.ArgumentParser(description="Record the golden files.")
     parser.add_argument("version")
     version = parser.parse_args().version

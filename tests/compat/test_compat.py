@@ -1,4 +1,6 @@
-"""Clients and servers of released versions work with those of today: golden files are replayed."""
+"""Clients and servers of released versions work with the servers and clients of today, by replayed
+golden files.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

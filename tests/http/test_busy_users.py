@@ -1,4 +1,4 @@
-"""What one user asks for keeps no other user waiting."""
+"""Requests of one user keep no other user waiting."""
 
 import threading
 import time
@@ -14,6 +14,7 @@ from client_lib.spec import paths
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs import search
 from tests.http.conftest import Api, Running
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 from tests.logs.support import LogWriter
 
@@ -108,10 +109,10 @@ def searched(server: Running, ann: Api, ben: Api) -> str:
 
 
 def test_searches_of_one_user_leave_others_their_answers(
-    ann: Api, ben: Api, searched: str, monkeypatch: pytest.MonkeyPatch
+    ann: Api, ben: Api, searched: str, bounds: Bounds
 ) -> None:
     # a search that is given up late would make this test last as long
-    monkeypatch.setattr(search, "LIMIT_S", 4.0)
+    bounds(search, LIMIT_S=4.0)
     answers: list[requests.Response] = []
     ask = partial(answer_into, answers, ann, searched)
     threads = [threading.Thread(target=ask) for _ in range(20)]

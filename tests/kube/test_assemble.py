@@ -1,4 +1,4 @@
-"""What the settings of a server on a cluster lead to."""
+"""The runtime that the settings of a server on a cluster lead to."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def runtime(folder: Path, **settings: Any) -> KubeRuntime:
 
 
 def secret(of: KubeRuntime) -> dict[str, str]:
-    """What the workers of a job get as a secret, masked."""
+    """The Secret of the workers of a job, masked."""
     objects = of.render(case("one-worker").attempt).objects
     found: dict[str, str] = next(each["stringData"] for each in objects if each["kind"] == "Secret")
     return found

@@ -64,7 +64,7 @@ class Mls:
         return clean | {"HOME": str(self.home), "PYTHONIOENCODING": "utf-8", "no_proxy": "*"}
 
     def configure(self, url: str, user: str, token: str) -> None:
-        """As `client-lib mls-config` does, whose own test is tests/cli/test_mls_config.py."""
+        """Configure `mls` as `client-lib mls-config` does; see tests/cli/test_mls_config.py."""
         answers = [user, token, WORKSPACE, "any", "SR006", "json", f"{url}/public/v2"]
         done = self("configure", stdin="\n".join(answers) + "\n")
         assert done.code == 0, done
