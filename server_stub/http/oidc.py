@@ -1,10 +1,11 @@
 """Bearer tokens of an OpenID Connect issuer (JWT), which users may send instead of a token of the
 users file.
 
-A token is checked by PyJWT against the keys that the issuer publishes. They are fetched in a
-thread: at the first token, for a key id that is not among them, and after KEYS_S; at most once in
-`pause_s`, so that invented key ids cause few requests. (PyJWKClient of PyJWT fetches on the calling
-thread, for every unknown id, and does not use REQUESTS_CA_BUNDLE.)
+A token is checked by PyJWT against the keys that the issuer publishes. `issuer_keys` fetches them,
+called in a thread: at the first token, for a key id that is not among them, and after KEYS_S; at
+most once in `pause_s`, so that invented key ids cause few requests. (PyJWKClient of PyJWT fetches
+on the calling thread, for every unknown id, does not use REQUESTS_CA_BUNDLE, and reads an answer of
+any size for any time.)
 
 Only a server whose users file has the table `[oidc]` imports this module: others start without its
 libraries.
@@ -17,11 +18,10 @@ import time
 from typing import Any
 
 import jwt
-import requests
 
 from client_lib.errors import Unauthorized, Unavailable
-from client_lib.spec import paths
 from client_lib.spec.wire import Check
+from server_stub.http import issuer_keys
 from server_stub.http.users_file import USER_NAME, OidcEntry
 from server_stub.runtimes.checks import checked
 from server_stub.users import User
@@ -33,7 +33,6 @@ ALGORITHMS = [
 # age of the keys at which they are fetched again, as the issuer may have withdrawn one
 KEYS_S = 3600.0
 PAUSE_S = 10.0
-_FETCH_S = 5.0  # silence of the issuer
 _SKEW_S = 30.0  # between the clocks of the issuer and of this server
 
 _LOGIN = "`client-lib login` gets a new one"
@@ -125,23 +124,10 @@ class Oidc:
 
 
 def fetch_keys(issuer: str) -> Keys:
-    """The public keys of an issuer. Raises Unavailable."""
+    """The public keys of an issuer. Blocks. Raises Unavailable."""
     try:
-        metadata = _get(issuer.rstrip("/") + paths.DISCOVERY)
-        if metadata["issuer"] != issuer:
-            raise ValueError(
-                f"its metadata name {metadata['issuer']!r}; `issuer` of the users file has to be "
-                "the same text"
-            )
-        found = jwt.PyJWKSet.from_dict(_get(metadata["jwks_uri"]))
-    except (
-        requests.RequestException,
-        jwt.PyJWTError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
+        found = jwt.PyJWKSet.from_dict(issuer_keys.fetch(issuer))
+    except (jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(
             f"the issuer {issuer} gives no keys: {type(error).__name__}: {error}"
         ) from error
@@ -168,10 +154,3 @@ def check(issuer: str) -> Check:
     return checked(
         "issuer", f"{issuer} answers, and has {len(keys)} key{'s' * (len(keys) > 1)} for tokens"
     )
-
-
-def _get(url: str) -> dict[str, Any]:
-    response = requests.get(url, timeout=_FETCH_S)
-    response.raise_for_status()
-    found: dict[str, Any] = response.json()
-    return found

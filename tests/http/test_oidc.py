@@ -5,9 +5,11 @@ issuer that does not answer.
 import asyncio
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ import requests
 from client_lib.errors import InvalidRequest, Unauthorized, Unavailable
 from client_lib.spec import paths
 from server_stub import serve
-from server_stub.http import users_file
-from server_stub.http.oidc import Oidc
+from server_stub.http import issuer_keys, users_file
+from server_stub.http.oidc import Oidc, fetch_keys
 from server_stub.http.users_file import OidcEntry
 from server_stub.runtimes.local import accounts
 from server_stub.settings import Settings
@@ -146,6 +148,58 @@ def test_an_issuer_that_does_not_answer_is_503_and_stalls_nobody_else(
             assert not zoe.done()
         assert zoe.result().status_code == 503
         assert url in zoe.result().json()["message"]
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def drip(head: bytes) -> Iterator[bytes]:
+    """The head at once, and then a byte ten times a second, for ever."""
+    yield head
+    while True:
+        time.sleep(0.1)
+        yield b"x"
+
+
+def flood() -> Iterator[bytes]:
+    """An answer of a gigabyte."""
+    yield HEAD + b"Content-Length: 1073741824\r\n\r\n"
+    for _ in range(1024):
+        yield b" " * 2**20
+
+
+@contextmanager
+def answering(answer: Iterator[bytes]) -> Iterator[str]:
+    """The URL of an issuer with this answer to its first request."""
+
+    def serve_one() -> None:
+        with suppress(OSError), listening.accept()[0] as connection:
+            connection.recv(65536)
+            for piece in answer:
+                connection.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve_one)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join(10)
+        assert not thread.is_alive(), "the answer is still read"
+
+
+@pytest.mark.parametrize(
+    "head", [HEAD + b"X: ", HEAD + b"Content-Length: 10000\r\n\r\n"], ids=["head", "body"]
+)
+def test_an_answer_that_drips_is_given_up(head: bytes, bounds: Bounds) -> None:
+    bounds(issuer_keys, LIMIT_S=2.0)
+    began = time.monotonic()
+    with answering(drip(head)) as url, pytest.raises(Unavailable, match="not within 2 s"):
+        fetch_keys(url)
+    assert time.monotonic() - began < 10
+
+
+def test_a_very_large_answer_is_given_up() -> None:
+    with answering(flood()) as url, pytest.raises(Unavailable, match="larger than 262144 bytes"):
+        fetch_keys(url)
 
 
 def test_known_keys_are_used_while_the_issuer_is_away() -> None:
