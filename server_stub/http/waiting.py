@@ -12,17 +12,20 @@ T = TypeVar("T")
 async def unless_stopping(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
     """Return the result of the work. When the server begins to stop, cancel the work and return
     None, so that the stop need not wait for a long poll."""
-    task = await _ended_or_cancelled(work, stopping.wait())
+    task = await _ended_or_cancelled(work, asyncio.create_task(stopping.wait()))
     return None if task.cancelled() else task.result()
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of the work, for a request without a body.
 
-    Raises ClientDisconnect: the client went away, and the work was cancelled.
+    Raises ClientDisconnect: the client went away, and the work was cancelled. Raises the error of
+    `server_stub.http.limits` for a body that is sent all the same and is not within its bounds.
     """
-    task = await _ended_or_cancelled(work, _disconnect(request))
+    left = asyncio.create_task(_disconnect(request))
+    task = await _ended_or_cancelled(work, left)
     if task.cancelled():
+        left.result()
         raise ClientDisconnect
     return task.result()
 
@@ -33,12 +36,11 @@ async def _disconnect(request: Request) -> None:
 
 
 async def _ended_or_cancelled(
-    work: Coroutine[Any, Any, T], event: Coroutine[Any, Any, Any]
+    work: Coroutine[Any, Any, T], happened: asyncio.Task[Any]
 ) -> asyncio.Task[T]:
-    """Run the work until it has ended, the event happens or the caller is cancelled; in the last
-    two cases the work is cancelled. Returns the ended task."""
+    """Run the work until it has ended, the other task has ended or the caller is cancelled; in the
+    last two cases the work is cancelled. Returns the ended work."""
     task = asyncio.create_task(work)
-    happened = asyncio.create_task(event)
     try:
         await asyncio.wait({task, happened}, return_when=asyncio.FIRST_COMPLETED)
     finally:
