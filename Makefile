@@ -73,10 +73,10 @@ cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (r
 cluster-down: $(READY)  ## remove it without a trace
 	@$(RUN)/python -m tests.cluster down
 
-kind:  ## the server on a kind cluster, and the demo job there (needs docker, kind, kubectl)
-	@$(PYTHON) k8s/kind.py check
+kind:  ## the server on a kind cluster, and the demo job there: 2 CPUs, 4 GiB (needs docker, kind, kubectl; KIND_PORT=30081)
+	@$(PYTHON) k8s/kind.py check $(addprefix --port=,$(KIND_PORT))
 	@$(MAKE) --no-print-directory venv
-	@$(RUN)/python k8s/kind.py up demo
+	@$(RUN)/python k8s/kind.py up demo $(addprefix --port=,$(KIND_PORT))
 
 kind-down:  ## remove that cluster
 	@$(PYTHON) k8s/kind.py down
@@ -157,7 +157,7 @@ release: $(READY) $(RELEASE_READY)  ## everything of a release but the upload: m
 	@$(RUN)/python -m release "$(VERSION)" --materials-tool $(CURDIR)/$(RELEASE_VENV)/bin/cyclonedx-py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev server bench bench-functions bench-scripts release kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
+	@for name in bootstrap dev server demo bench bench-functions bench-scripts release kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
 	  case $$name in dev) project="--extra dev pyproject.toml";; server) project="--extra server --extra postgres \
 	    pyproject.toml";; *) project=;; esac; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \

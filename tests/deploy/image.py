@@ -81,6 +81,13 @@ def settings() -> tuple[dict[str, str], str, Sequence[str]]:
     return env, stage["USER"], json.loads(stage["ENTRYPOINT"])
 
 
+def with_defaults(text: str) -> str:
+    """The text with each `${NAME}` replaced by the default of that argument of the Dockerfile."""
+    arguments = [rest.partition("=") for word, rest in instructions() if word == "ARG"]
+    defaults = {name: default for name, _, default in arguments if default}
+    return re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], text)
+
+
 def instructions() -> list[tuple[str, str]]:
     text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]

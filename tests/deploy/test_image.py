@@ -2,13 +2,16 @@
 and the manifests say alike.
 """
 
+import importlib.metadata
 import re
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from tests.cluster import builds, missing
 from tests.cluster.places import Home
@@ -27,6 +30,29 @@ def pinned(lock: str) -> set[str]:
 def test_it_has_the_versions_with_which_the_tests_run_and_nothing_of_the_tests() -> None:
     assert pinned("server.txt") <= pinned("dev.txt")
     assert not [each for each in pinned("server.txt") if re.match("torch|pytest|mypy|scikit", each)]
+
+
+def test_the_demo_has_the_torch_of_the_tests_and_all_that_it_needs_on_a_cpu() -> None:
+    (torch,) = re.findall(r"\btorch==[\w.]+", image.DOCKERFILE.read_text())
+    assert torch in pinned("dev.txt")
+    needed = [Requirement(line) for line in importlib.metadata.requires("torch") or ()]
+    on_a_cpu = {
+        each.name
+        for each in needed
+        if not re.search(r"extra|platform_system", str(each.marker or ""))
+    }
+    names = {line.partition("==")[0] for line in pinned("demo.txt")}
+    assert on_a_cpu <= names
+    assert pinned("demo.txt") <= pinned("dev.txt")
+
+
+@pytest.mark.parametrize("lock", ["server.txt", "demo.txt"])
+def test_every_package_is_built_for_arm_too(lock: str, tmp_path: Path) -> None:
+    """Without a compiler, which the images lack."""
+    uv = Path(sys.executable).with_name("uv")
+    wanted = ["--python-platform=aarch64-manylinux_2_28", "--python-version=3.12"]
+    wanted += ["--only-binary=:all:", "--require-hashes", "-r", str(REQUIREMENTS / lock)]
+    subprocess.run([uv, "pip", "install", "--dry-run", "--target", tmp_path, *wanted], check=True)
 
 
 def test_it_runs_as_the_user_of_the_manifest() -> None:

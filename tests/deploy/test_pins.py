@@ -22,7 +22,8 @@ BY_TAG = {
 def of_dockerfile() -> Iterator[str]:
     """Images that stages start from or copy from."""
     stages: set[str] = set()
-    for word, rest in image.instructions():
+    for word, text in image.instructions():
+        rest = image.with_defaults(text)
         source = rest.split()[0] if word == "FROM" else rest.partition("--from=")[2].split(" ")[0]
         if word in ("FROM", "COPY") and source and source not in stages:
             yield source
