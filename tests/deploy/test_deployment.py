@@ -25,6 +25,7 @@ import yaml
 
 from client_lib import __version__
 from server_stub.runtimes.kube.doctor import OPTIONAL, needed
+from server_stub.runtimes.kube.observe.messages import quantity
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from tests.cluster import Cluster, oci, programs
@@ -35,11 +36,13 @@ from tests.cluster.waiting import until
 from tests.deploy import image
 from tests.deploy.audit import READ_DEPLOYMENT, asked_by_pods
 from tests.deploy.conftest import ROOT
+from tests.deploy.test_manifests import KIND_ITSELF
 from tests.store import postgresql
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NODE_PORT = 30080
+PLACEHOLDER = "in-the-place-of-kind"
 FILL = """
 import os, pathlib, time
 pathlib.Path(os.environ["HOME"], "large").write_bytes(bytes(200 * 2**20))
@@ -209,8 +212,40 @@ class Kind:
 
 
 @pytest.fixture(scope="module")
+def small_node(cluster: Cluster) -> None:
+    """A pod takes of the node all but what kind's own pods leave of two CPUs."""
+    (node,) = cluster.api.get("/api/v1/nodes")["items"]
+    cores = quantity(node["status"]["allocatable"]["cpu"])
+    assert cores is not None
+    taken = {"cpu": f"{cores - 2 + KIND_ITSELF['cpu']}", "memory": str(KIND_ITSELF["memory"])}
+    pod = {
+        "metadata": {"name": PLACEHOLDER},
+        "spec": {
+            "containers": [
+                {
+                    "name": "pause",
+                    "image": "localhost/pause:local",
+                    "imagePullPolicy": "Never",
+                    "resources": {"requests": taken},
+                }
+            ]
+        },
+    }
+    cluster.api.create("/api/v1/namespaces/kube-system/pods", pod)
+
+
+@pytest.fixture
+def whole_node(cluster: Cluster) -> None:
+    """For more servers than that of `make kind`."""
+    pods = cluster.api.get("/api/v1/namespaces/kube-system/pods")["items"]
+    if PLACEHOLDER in [pod["metadata"]["name"] for pod in pods]:
+        cluster.api.delete(f"/api/v1/namespaces/kube-system/pods/{PLACEHOLDER}")
+
+
+@pytest.fixture(scope="module")
 def kind(
     cluster: Cluster,
+    small_node: None,
     images: None,
     models: Path,
     without_operator: None,
@@ -219,7 +254,7 @@ def kind(
 ) -> Kind:
     """With the operator and the server running as pods."""
     kind = Kind(cluster, tmp_path_factory.mktemp("project") / "here", kubectl_program)
-    kind.offer("{name: cpu.small-disk, cpu: 0.5, memory_gib: 1, disk_gib: 0.1}")
+    kind.offer("{name: cpu.small-disk, cpu: 0.25, memory_gib: 1, disk_gib: 0.1}")
     kind.run("operator")
     kind.run("server")
     return kind
@@ -322,7 +357,12 @@ def database(cluster: Cluster) -> Iterator[str]:
 
 
 def test_the_production_overlay_serves_from_postgresql(
-    kind: Kind, cluster: Cluster, manifests: Path, kubectl_program: Path, database: str
+    whole_node: None,
+    kind: Kind,
+    cluster: Cluster,
+    manifests: Path,
+    kubectl_program: Path,
+    database: str,
 ) -> None:
     """With the values of this place where it says HERE, in a namespace of its own."""
     folder = manifests / "overlays" / "production"
@@ -347,7 +387,12 @@ def test_the_production_overlay_serves_from_postgresql(
 
 
 def test_helm_installs_a_server_that_runs_a_job_and_keeps_its_data(
-    kind: Kind, cluster: Cluster, kubectl_program: Path, helm_program: Path, workspace: Path
+    whole_node: None,
+    kind: Kind,
+    cluster: Cluster,
+    kubectl_program: Path,
+    helm_program: Path,
+    workspace: Path,
 ) -> None:
     """The release is upgraded with another catalogue, uninstalled, and installed again."""
     cluster.namespace("by-helm", "restricted")
