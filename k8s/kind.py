@@ -13,113 +13,166 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import kind_needs as needs
 
 ROOT = Path(__file__).resolve().parent.parent
 OVERLAY = ROOT / "k8s" / "overlays" / "kind"
-NAME = "client-lib"
-IMAGES = {"localhost/client-lib-server:kind": "server", "localhost/client-lib-demo:kind": "demo"}
-TOOLS = {
-    "docker": "https://docs.docker.com/get-docker",
-    "kind": "https://kind.sigs.k8s.io",
-    "kubectl": "https://kubernetes.io/docs/tasks/tools",
-}
-ROLLOUT_S = 600  # the operator's image is pulled meanwhile
+OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
+CONFIG = ROOT / "k8s" / "kind.yaml"
+
+BUILT = {"localhost/client-lib-server:kind": "server", "localhost/client-lib-demo:kind": "demo"}
+"""Images in the manifests, and the parts of the Dockerfile that they are."""
+
+BUILD_ARGUMENTS = ("PYTHON_IMAGE", "PIP_INDEX_URL", "TORCH_INDEX_URL", "CA_PEM")
+"""Arguments of the Dockerfile that are taken from the environment."""
+
+ROLLOUT_S = 600
+"""Images may be pulled meanwhile."""
+
+CERTIFICATE_S = 50
+DEMO_S = 600
 
 
-@dataclass(frozen=True)
-class Target:
-    """The cluster that is worked on, and where its server is reached."""
+@dataclass
+class Run:
+    """One call of this program: the cluster that is worked on, where its server is reached, and
+    what its images are called on the node.
+    """
 
     kubectl: tuple[str, ...]
-    endpoint: str
+    port: int | None
+    address: str | None
+    images: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def endpoint(self) -> str:
+        port = self.port or needs.leading_port() or needs.NODE_PORT
+        return self.address or f"http://127.0.0.1:{port}"
+
+
+class Stopped(Exception):
+    """A step failed; its text says how."""
 
 
 def main() -> None:
     options = _parse_arguments()
-    target = Target(tuple(shlex.split(options.kubectl)), options.endpoint)
-    for step in options.steps:
-        for action in STEPS[step]:
-            action(target)
+    run = Run(tuple(shlex.split(options.kubectl)), options.port, options.endpoint)
+    try:
+        for step in options.steps:
+            for action in STEPS[step]:
+                action(run)
+    except Stopped as stopped:
+        sys.exit(str(stopped))
+    except KeyboardInterrupt:
+        _say("\nstopped: `make kind` goes on from here, `make kind-down` removes the cluster")
+        sys.exit(130)
 
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="client_lib on a kind cluster, and a job on it.")
     parser.add_argument("steps", nargs="+", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
     parser.add_argument(
-        "--kubectl", default=f"kubectl --context kind-{NAME}", help="how to call it"
+        "--kubectl", default=f"kubectl --context {needs.CONTEXT}", help="how to call it"
     )
-    parser.add_argument(
-        "--endpoint", default="http://127.0.0.1:30080", help="where the server is reached from here"
+    reached = parser.add_mutually_exclusive_group()
+    reached.add_argument(
+        "--port",
+        type=int,
+        help=f"of this machine, for the server of a new cluster; {needs.NODE_PORT} by default",
     )
+    reached.add_argument("--endpoint", help="where the server of another cluster is reached")
     return parser.parse_args()
 
 
-def check(_: Target) -> None:
-    """Ends the program, before anything was done, where something is missing."""
-    lacking = [
-        f"{tool} is missing: {where}" for tool, where in TOOLS.items() if shutil.which(tool) is None
-    ]
-    if not lacking and subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
-        lacking = ["docker is there, but its daemon doesn't answer; `docker info` says why"]
-    if lacking:
-        sys.exit("\n".join(["make kind can't begin:", *(f"  {line}" for line in lacking)]))
+def check(run: Run) -> None:
+    """Stops, before anything was done, where something is missing."""
+    if sentences := needs.lacking(run.port):
+        raise Stopped("\n".join(["make kind can't begin:", *(f"  {line}" for line in sentences)]))
 
 
-def cluster(_: Target) -> None:
-    there = subprocess.run(
-        ["kind", "get", "clusters"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    if NAME not in there:
-        _run("kind", "create", "cluster", "--config", str(ROOT / "k8s" / "kind.yaml"))
+def cluster(run: Run) -> None:
+    if needs.is_there():
+        return
+    command = ["kind", "create", "cluster", "--config", "-"]
+    if node_image := os.environ.get("KIND_NODE_IMAGE"):
+        command += ["--image", node_image]
+    config = CONFIG.read_text()
+    if run.port:
+        config = config.replace(f"hostPort: {needs.NODE_PORT}", f"hostPort: {run.port}")
+    _run(*command, stdin=config)
 
 
-def images(_: Target) -> None:
-    for image, part in IMAGES.items():
-        _run("docker", "build", "--tag", image, "--target", part, str(ROOT))
-    _run("kind", "load", "docker-image", "--name", NAME, *IMAGES)
+def images(run: Run) -> None:
+    """Build, pull and load all images that a pod has, each under a tag that tells its content:
+    a Deployment is rolled out where its image has another name.
+    """
+    for image, part in BUILT.items():
+        _build(image, part)
+    operator_image = _operator_image(run)
+    _pull(operator_image)
+    run.images = {
+        image: _tagged(image, name)
+        for image, name in {
+            **{image: image.rpartition(":")[0] for image in BUILT},
+            operator_image: "localhost/client-lib-operator",
+        }.items()
+    }
+    _run("kind", "load", "docker-image", "--name", needs.CLUSTER, *run.images.values())
+    # any image with sh and getent will do for the init container of a worker; this one changes
+    # seldom, and the operator is restarted when it does
+    run.images[_init_image(run)] = run.images["localhost/client-lib-demo:kind"]
 
 
-def operator(target: Target) -> None:
+def operator(run: Run) -> None:
     # server-side: the definition of PyTorchJob is larger than the annotation that a plain apply
     # writes
-    folder = ROOT / "k8s" / "third-party" / "training-operator"
-    _run(*target.kubectl, "apply", "--server-side", "-k", str(folder))
-    _rolled_out(target, "kubeflow", "training-operator")
+    _apply(run, OPERATOR, "--server-side")
+    _show_certificate(run)
+    _rolled_out(run, "kubeflow", "training-operator")
 
 
-def server(target: Target) -> None:
+def server(run: Run) -> None:
     _token()
-    _run(*target.kubectl, "apply", "-k", str(OVERLAY))
-    _rolled_out(target, NAME, "client-lib-server")
+    _apply(run, OVERLAY)
+    _rolled_out(run, needs.CLUSTER, "client-lib-server")
 
 
-def demo(target: Target) -> None:
+def demo(run: Run) -> None:
     """The job of `make demo`, on two pods of two processes each."""
     size = ("-N", "2", "--processes-per-worker", "2", "-i", "cpu.small", "-e", "OMP_NUM_THREADS=1")
-    variables = {"CLIENT_LIB_ENDPOINT": target.endpoint, "CLIENT_LIB_TOKEN": _token()}
-    script = str(ROOT / "examples" / "digits_ddp.py")
-    _run(sys.executable, "-m", "client_lib", "submit", "-f", *size, script, variables=variables)
+    submit = ("submit", "-f", *size, str(ROOT / "examples" / "digits_ddp.py"))
+    try:
+        _client_lib(run, *submit, limit_s=DEMO_S)
+    except subprocess.TimeoutExpired:
+        _client_lib(run, "explain")
+        raise Stopped(
+            f"the demo has not ended after {DEMO_S // 60} minutes; it goes on until `client-lib "
+            "cancel`"
+        ) from None
     _say(
-        f"next: export CLIENT_LIB_ENDPOINT={target.endpoint} CLIENT_LIB_TOKEN=$(cat "
+        f"next: export CLIENT_LIB_ENDPOINT={run.endpoint} CLIENT_LIB_TOKEN=$(cat "
         f"{OVERLAY / 'token'})"
     )
     _say("      client-lib list; client-lib submit -f YOUR_SCRIPT; make kind-down")
 
 
-def down(_: Target) -> None:
-    _run("kind", "delete", "cluster", "--name", NAME)
+def down(_: Run) -> None:
+    _run("kind", "delete", "cluster", "--name", needs.CLUSTER)
+    _say("docker keeps the images: docker image rm $(docker image ls -q 'localhost/client-lib-*')")
 
 
-STEPS: dict[str, tuple[Callable[[Target], None], ...]] = {
+STEPS: dict[str, tuple[Callable[[Run], None], ...]] = {
     "check": (check,),
     "up": (check, cluster, images, operator, server),
+    "cluster": (cluster,),
     "operator": (operator,),
     "server": (server,),
     "demo": (demo,),
@@ -127,37 +180,128 @@ STEPS: dict[str, tuple[Callable[[Target], None], ...]] = {
 }
 
 
+def _build(image: str, part: str) -> None:
+    arguments = [f"--build-arg={name}" for name in BUILD_ARGUMENTS if name in os.environ]
+    command = ["docker", "build", "--tag", image, "--target", part, *arguments]
+    # without a record of its making: an image with one is a list, which kind does not load
+    _run(*command, "--provenance=false", str(ROOT), variables={"DOCKER_BUILDKIT": "1"})
+
+
+def _pull(image: str) -> None:
+    if not needs.ask("docker", "image", "inspect", image).ok:
+        _run("docker", "pull", image)
+
+
+def _operator_image(run: Run) -> str:
+    return _found(r"\bimage: (\S+/training-operator:\S+)", _manifests(run, OPERATOR))
+
+
+def _init_image(run: Run) -> str:
+    return _found(r"--pytorch-init-container-image=(\S+)", _manifests(run, OPERATOR))
+
+
+def _found(pattern: str, text: str) -> str:
+    (found,) = re.findall(pattern, text)
+    return str(found)
+
+
+def _tagged(image: str, name: str) -> str:
+    """Give the image a tag that tells its content."""
+    digest = _output("docker", "image", "inspect", "--format", "{{.Id}}", image).strip()
+    tagged = f"{name}:{digest.removeprefix('sha256:')[:12]}"
+    _run("docker", "tag", image, tagged)
+    return tagged
+
+
+def _manifests(run: Run, folder: Path) -> str:
+    return _output(*run.kubectl, "kustomize", str(folder))
+
+
+def _apply(run: Run, folder: Path, *options: str) -> None:
+    """Apply a folder's manifests with the images that were loaded."""
+    text = _manifests(run, folder)
+    for written, loaded in run.images.items():
+        text = text.replace(written, loaded)
+    _run(*run.kubectl, "apply", *options, "-f", "-", stdin=text)
+
+
+def _show_certificate(run: Run) -> None:
+    """The operator writes its certificate into a Secret that its own pod has mounted. The kubelet
+    looks at a mounted Secret once in a minute or more, but at once when the pod changes: without
+    this the first start takes some 95 s longer, so it is no matter if it fails.
+    """
+    kubeflow = [*run.kubectl, "-n", "kubeflow"]
+    filled = r"--for=jsonpath={.data.tls\.crt}"
+    secret = "secret/training-operator-webhook-cert"
+    needs.ask(*kubeflow, "wait", filled, secret, f"--timeout={CERTIFICATE_S}s")
+    label = "control-plane=kubeflow-training-operator"
+    changed = "client-lib.io/certificate=made"
+    needs.ask(*kubeflow, "annotate", "pods", "-l", label, "--overwrite", changed)
+
+
 def _token() -> str:
     """Of the user `demo`; made once. Its digest is in users.toml, which the
     overlay hands to the server.
     """
-    path, users = OVERLAY / "token", OVERLAY / "users.toml"
+    path = OVERLAY / "token"
+    users = OVERLAY / "users.toml"
     if not (path.exists() and users.exists()):
         users.unlink(missing_ok=True)
-        line = [sys.executable, "-m", "server_stub", "token", "demo", "--users-file", str(users)]
-        made = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        made = _output(
+            sys.executable, "-m", "server_stub", "token", "demo", "--users-file", str(users)
+        )
         path.touch(0o600)
         path.write_text(made)
     return path.read_text().strip()
 
 
-def _rolled_out(target: Target, namespace: str, deployment: str) -> None:
-    _run(
-        *target.kubectl,
-        "-n",
-        namespace,
-        "rollout",
-        "status",
-        f"deployment/{deployment}",
-        f"--timeout={ROLLOUT_S}s",
-    )
+def _rolled_out(run: Run, namespace: str, deployment: str) -> None:
+    name = f"deployment/{deployment}"
+    _run(*run.kubectl, "-n", namespace, "rollout", "status", name, f"--timeout={ROLLOUT_S}s")
 
 
-def _run(*command: str, variables: dict[str, str] | None = None) -> None:
+def _client_lib(run: Run, *words: str, limit_s: float | None = None) -> None:
+    """Raises as `_run`."""
+    variables = {
+        "CLIENT_LIB_ENDPOINT": run.endpoint,
+        "CLIENT_LIB_TOKEN": _token(),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    _run(sys.executable, "-m", "client_lib", *words, variables=variables, limit_s=limit_s)
+
+
+def _run(
+    *command: str,
+    stdin: str | None = None,
+    variables: dict[str, str] | None = None,
+    limit_s: float | None = None,
+) -> None:
+    """Show the command and run it, with its output on this terminal.
+
+    Raises Stopped where it fails, subprocess.TimeoutExpired after `limit_s`.
+    """
     _say(f"== {shlex.join(command)}")
-    ended = subprocess.run(command, cwd=ROOT, env=os.environ | (variables or {}), check=False)
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | (variables or {}),
+        input=stdin,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
     if ended.returncode != 0:
-        sys.exit(f"{command[0]} failed with exit code {ended.returncode}")
+        raise Stopped(f"{command[0]} failed with exit code {ended.returncode}")
+
+
+def _output(*command: str) -> str:
+    """Raises Stopped with what the command said, where it fails."""
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise Stopped(
+            f"{ended.stderr}{shlex.join(command)} failed with exit code {ended.returncode}"
+        )
+    return ended.stdout
 
 
 def _say(line: str) -> None:

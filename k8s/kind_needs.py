@@ -1,0 +1,220 @@
+"""What `make kind` needs of a machine, judged from what docker, kind and kubectl answer.
+
+Each function returns the sentences to show; none means that all is well. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CLUSTER = "client-lib"
+NODE = f"{CLUSTER}-control-plane"
+CONTEXT = f"kind-{CLUSTER}"
+NODE_PORT = 30080
+"""The port of the server on the node, as in k8s/kind.yaml and the overlay."""
+
+TOOLS = {
+    "docker": "https://docs.docker.com/get-docker",
+    "kind": "https://kind.sigs.k8s.io",
+    "kubectl": "https://kubernetes.io/docs/tasks/tools",
+}
+KIND_AT_LEAST = (0, 33)
+"""The first kind whose nodes run the image of k8s/kind.yaml."""
+
+CPUS = 2
+MEMORY_GIB = 4
+_MEMORY_MIN = 3.6 * 2**30
+"""A machine "of 4 GiB" shows less: its kernel keeps a part."""
+
+DISK_GB = 10
+"""Images in docker, once more as kind's archive, and unpacked on the node."""
+
+ANSWER_S = 60
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program printed, and whether it ended with 0."""
+
+    ok: bool
+    stdout: str = ""
+    stderr: str = ""
+
+
+Ask = Callable[..., Answer]
+
+
+def ask(*command: str) -> Answer:
+    """A program that does not answer within a minute has failed."""
+    try:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=ANSWER_S,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(False, stderr=f"{command[0]} did not answer for {ANSWER_S} s")
+    return Answer(ended.returncode == 0, ended.stdout, ended.stderr)
+
+
+def lacking(port: int | None) -> list[str]:
+    """All that keeps `make kind` from its end. The first kind of trouble that is found hides
+    the later ones, which may come of it.
+    """
+    return lacking_tools() or lacking_docker() or lacking_versions() or lacking_place(port)
+
+
+def lacking_tools() -> list[str]:
+    return [
+        f"{tool} is missing: {where}" for tool, where in TOOLS.items() if shutil.which(tool) is None
+    ]
+
+
+def lacking_docker() -> list[str]:
+    """Docker, its daemon, and the size of the machine that the daemon runs on."""
+    if "podman" in ask("docker", "--version").stdout.lower():
+        return [
+            "`docker` is podman here, which this has not been tried with: put Docker's own command "
+            f"in front of it in PATH ({TOOLS['docker']})"
+        ]
+    info = ask("docker", "info", "--format", "{{json .}}")
+    facts = parse_object(info.stdout)
+    if not info.ok or facts.get("ServerErrors"):
+        return ["docker is there, but its daemon doesn't answer; `docker info` says why"]
+    return [*too_small(facts), *old_cgroups(facts), *full_disks(facts)]
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """An object of JSON; empty where the text is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def too_small(facts: dict[str, Any]) -> list[str]:
+    cpus = facts.get("NCPU", CPUS)
+    memory = facts.get("MemTotal", _MEMORY_MIN)
+    if cpus >= CPUS and memory >= _MEMORY_MIN:
+        return []
+    return [
+        f"docker has {cpus} CPUs and {memory / 2**30:.1f} GiB of memory; {CPUS} CPUs and "
+        f"{MEMORY_GIB} GiB are needed (Docker Desktop: Settings, Resources; Colima: `colima start "
+        f"--cpu {CPUS} --memory {MEMORY_GIB}`)"
+    ]
+
+
+def old_cgroups(facts: dict[str, Any]) -> list[str]:
+    if facts.get("CgroupVersion") != "1":
+        return []
+    return [
+        "docker uses control groups of version 1, on which this Kubernetes does not start: boot "
+        "the machine with the kernel's option systemd.unified_cgroup_hierarchy=1"
+    ]
+
+
+def full_disks(facts: dict[str, Any]) -> list[str]:
+    """Looks at docker's folder and at that of temporary files, through which kind loads images.
+    The disk of a virtual machine is not seen from here.
+    """
+    root = Path(facts.get("DockerRootDir") or "/nowhere")
+    folders = [folder for folder in (root, Path(tempfile.gettempdir())) if folder.is_dir()]
+    free = {folder: shutil.disk_usage(folder).free / 1e9 for folder in folders}
+    return [
+        f"{folder} has {gigabytes:.1f} GB of free disk; {DISK_GB} GB are needed (`docker system "
+        "prune` removes images that nothing uses)"
+        for folder, gigabytes in free.items()
+        if gigabytes < DISK_GB
+    ]
+
+
+def lacking_versions() -> list[str]:
+    sentences = []
+    if not ask("docker", "buildx", "version").ok:
+        sentences.append(
+            "this docker has no buildx, without which it can't build the images: install the "
+            "package docker-buildx-plugin (Debian and Ubuntu's own: docker-buildx)"
+        )
+    version = ask("kind", "version").stdout.strip()
+    found = re.search(r"v(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < KIND_AT_LEAST:
+        needed = ".".join(map(str, KIND_AT_LEAST))
+        sentences.append(f"kind is too old ({version}): {needed} is needed: {TOOLS['kind']}")
+    return sentences
+
+
+def lacking_place(port: int | None) -> list[str]:
+    """The cluster, where it is there already, else a free port for it."""
+    if is_there():
+        return unusable(port)
+    return taken(NODE_PORT if port is None else port)
+
+
+def is_there() -> bool:
+    return CLUSTER in ask("kind", "get", "clusters").stdout.split()
+
+
+def unusable(port: int | None) -> list[str]:
+    """Why the cluster of this name can't be used."""
+    state = ask("docker", "inspect", "--format", "{{.State.Running}}", NODE)
+    if state.ok and state.stdout.strip() == "false":
+        return [f"the cluster {CLUSTER} is stopped: `docker start {NODE}`, then once more"]
+    led_to = leading_port()
+    if led_to is None:
+        return [
+            f"kind has a cluster {CLUSTER} that `make kind` has not made: its port {NODE_PORT} "
+            "leads nowhere. `make kind-down` removes it with all that is in it"
+        ]
+    if port not in (None, led_to):
+        return [
+            f"the cluster {CLUSTER} is there, and its server is at port {led_to}, not {port}: "
+            "leave KIND_PORT out, or begin anew with `make kind-down`"
+        ]
+    ready = ask("kubectl", "--context", CONTEXT, "get", "--raw", "/readyz")
+    if ready.ok:
+        return []
+    if f'context "{CONTEXT}" does not exist' in ready.stderr:
+        return [
+            f"the cluster {CLUSTER} is there, but kubectl does not know it: `kind export "
+            f"kubeconfig --name {CLUSTER}`, then once more"
+        ]
+    return [
+        f"the cluster {CLUSTER} is there, but does not answer. If it was started a moment ago, "
+        "wait a minute; if it was left half made, `make kind-down` removes it"
+    ]
+
+
+def leading_port() -> int | None:
+    """The port of this machine that leads to the server's port on the node."""
+    answer = ask("docker", "port", NODE, f"{NODE_PORT}/tcp")
+    found = re.search(r":(\d+)\s*$", answer.stdout.partition("\n")[0])
+    return int(found[1]) if answer.ok and found else None
+
+
+def taken(port: int) -> list[str]:
+    with socket.socket() as probe:
+        # as docker's own proxy does; else a port whose last connection has just ended seems taken
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except PermissionError:
+            return []  # docker's proxy may have the right
+        except (OSError, OverflowError) as error:
+            return [
+                f"port {port} of 127.0.0.1 can't be used ({error}): choose another one, as in "
+                "`make kind KIND_PORT=30081`"
+            ]
+    return []
