@@ -3,17 +3,18 @@
 import copy
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 
 from client_lib import Client, Job, list_jobs
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
-from tests.contract.places import ClusterPlace, becomes, ended, new_token, prints
+from tests.contract.places import ClusterPlace, becomes, ended, new_token, prints, says
 from tests.contract.test_promises import STAY, texts
 from tests.deploy.test_permissions import ACCOUNT, rules, server_api
 
@@ -44,17 +45,6 @@ def place(
 ) -> Iterator[ClusterPlace]:
     with place_of(request.param, cluster, tmp_path) as place:
         yield place
-
-
-@pytest.fixture
-def place_of_each_kind(cluster: Cluster, tmp_path: Path) -> Iterator[list[ClusterPlace]]:
-    with ExitStack() as open_places:
-        places = []
-        for kind in KINDS:
-            folder = tmp_path / kind
-            folder.mkdir()
-            places.append(open_places.enter_context(place_of(kind, cluster, folder)))
-        yield places
 
 
 def with_team(place: ClusterPlace, user: str, namespace: str) -> ClusterPlace:
@@ -151,28 +141,28 @@ def test_a_job_stays_in_its_namespace_when_its_team_moves(place: ClusterPlace) -
     assert_nothing_is_left(new)
 
 
-def test_a_namespace_that_is_missing_is_named(place_of_each_kind: list[ClusterPlace]) -> None:
-    """With both kinds at once: a server tries for 45 s."""
-    jobs = [submitted_to_nowhere(place) for place in place_of_each_kind]
-    for place, job in zip(place_of_each_kind, jobs, strict=True):
-        info = ended(job, 200).info()
-        assert info.reason is Reason.START_FAILED, info.message
-        assert 'namespaces "nowhere" not found' in info.message
-        wrong = [
-            check.message
-            for check in place.client.doctor().checks
-            if check.name.endswith(" in nowhere") and not check.ok
-        ]
-        assert any('namespaces "nowhere" not found' in message for message in wrong), wrong
-
-
-def submitted_to_nowhere(place: ClusterPlace) -> Job:
-    """A job of a team whose namespace is not there."""
-    team = with_team(place, "ann", "nowhere")
+def test_a_job_waits_for_a_namespace_that_is_missing(place: ClusterPlace) -> None:
+    team = with_team(place, "ann", f"{place.namespace}-later")
     place.restart(signal.SIGTERM)
     job = team.job(STAY)
     job.submit()
-    return job
+    says(job, f"the namespace '{team.namespace}' does not exist")
+    info = job.info()
+    assert (info.state, info.reason) == (State.PENDING, Reason.QUEUED)
+    assert "jobs wait because this server lacks something in the cluster" in ready(place)
+    missing = f'namespaces "{team.namespace}" not found'
+    wrong = [check.message for check in place.client.doctor().checks if not check.ok]
+    assert any(missing in message for message in wrong), wrong
+    team.cluster.namespace(team.namespace)
+    becomes(job, State.RUNNING)
+    assert ready(place) == "ok\n"
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+    assert_nothing_is_left(team)
+
+
+def ready(place: ClusterPlace) -> str:
+    return requests.get(f"{place.url}/readyz", timeout=30).text
 
 
 def test_a_job_whose_request_is_damaged_is_stopped_in_its_namespace(place: ClusterPlace) -> None:
@@ -241,6 +231,13 @@ def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
         assert check.message == f"the server may do nothing in namespace {teams[1].namespace}"
         assert "apply k8s/base/role.yaml in it" in str(check.fix)
         assert [name for name, ok in permissions(place).items() if not ok] == [lacking]
+        job = teams[1].job(STAY)
+        job.submit()
+        says(job, "this server may not make")
+        grant(cluster, teams[1].namespace, own)
+        becomes(job, State.RUNNING)
+        job.cancel()
+        assert ended(job).info().state is State.CANCELLED, job.info().message
     finally:
         place.close()
 

@@ -51,7 +51,7 @@ def granted() -> list[Permission]:
 
 
 def test_the_roles_grant_what_is_asked_for_and_nothing_else() -> None:
-    assert sorted(granted()) == sorted(needed(PYTORCHJOB) | needed(TRAINJOB) | OPTIONAL)
+    assert set(granted()) == (needed(PYTORCHJOB) | needed(TRAINJOB) | OPTIONAL)
 
 
 def test_whoever_is_known_to_the_cluster_may_read_the_operators_version() -> None:

@@ -39,8 +39,8 @@ WHAT = ("PyTorchJob train", "training operator")
         (
             403,
             'pytorchjobs.kubeflow.org is forbidden: User "x" cannot create resource "pytorchjobs"',
-            Reason.START_FAILED,
-            "briefly",
+            Reason.QUEUED,
+            "of server",
             "this server may not make PyTorchJob train: ",
         ),
         (
@@ -62,9 +62,26 @@ WHAT = ("PyTorchJob train", "training operator")
         (
             404,
             "the server could not find the requested resource",
-            Reason.START_FAILED,
-            "briefly",
-            "is the training operator installed, and the namespace there?",
+            Reason.QUEUED,
+            "of server",
+            "is the training operator installed?",
+        ),
+        (
+            404,
+            'namespaces "vision" not found',
+            Reason.QUEUED,
+            "of server",
+            "PyTorchJob train can't be made: the namespace 'vision' does not exist",
+        ),
+        (
+            403,
+            (
+                'pytorchjobs.kubeflow.org "train" is forbidden: unable to create new content in '
+                "namespace vision because it is being terminated"
+            ),
+            Reason.QUEUED,
+            "of server",
+            "PyTorchJob train can't be made: the namespace 'vision' is being deleted",
         ),
         (
             400,
@@ -86,7 +103,7 @@ def test_a_refusal_says_what_is_wrong_and_whether_to_ask_again(
     status: int, message: str, reason: Reason, retry: str, said: str
 ) -> None:
     met = refusal(status, message, *WHAT)
-    again = "never" if met.permanent else "briefly" if met.brief else "always"
+    again = "never" if met.permanent else "of server" if met.of_server else "always"
     assert (met.reason, again) == (reason, retry)
     assert said in met.message
 

@@ -22,7 +22,6 @@ from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, verdict
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import (
-    FEW_TRIES,
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     ApiError,
@@ -85,6 +84,8 @@ class Gang:
         self._changed = asyncio.Event()
         self.stopped = False
         """The service has ordered the stop before any worker failed."""
+        self.lacks = ""
+        """Message about the right, namespace or operator that the attempt waits for; '': none."""
         self._first_failed: Stage | None = None
         """Stage of the first worker that failed: ENDED or LOST."""
         self._taken_away: tuple[Reason, str] | None = None
@@ -169,19 +170,19 @@ class Gang:
             namespace = self._cluster.options.namespace
             await self._write(replace(self._record, kind=kind, namespace=namespace))
         objects = self._objects
-        tries = 0
         pause_s = FIRST_PAUSE_S
         while not self.stopped:
             blocked = await objects.try_to_create()
             if objects.uid != self._record.uid:
                 await self._write(replace(self._record, uid=objects.uid, name=objects.name))
             if blocked is None:
+                self.lacks = ""
                 return None
-            tries += blocked.brief
-            if blocked.brief and await self._takes_other_kind():
+            self.lacks = blocked.message if blocked.of_server else ""
+            if blocked.of_server and await self._takes_other_kind():
                 objects = self._objects
                 continue
-            if blocked.permanent or tries >= FEW_TRIES:
+            if blocked.permanent:
                 break
             self._changed.clear()
             self._wait(blocked)

@@ -179,7 +179,7 @@ class AttemptObjects:
             if base is not None and is_missing(base, error.message):
                 return await self._create_base(base)
             self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
-            return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
+            return await self._refusal(error, f"{kind.name} {self.name}")
         except BeingDeleted as error:
             return Blocker(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone")
         except NameTaken as error:
@@ -221,12 +221,16 @@ class AttemptObjects:
         later, so the workload waits.
         """
         name = f"{base['kind']} {base['metadata']['name']}"
-        operator = self._cluster.kind.operator
         try:
             await call_in_thread(self._cluster.objects.create_base, base)
         except ApiError as error:
-            return refusal(error.status, error.message, name, operator)
-        return Blocker(Reason.QUEUED, f"waits until {operator} knows {name}", brief=True)
+            return await self._refusal(error, name)
+        text = f"waits until {self._cluster.kind.operator} knows {name}"
+        return Blocker(Reason.QUEUED, text, of_server=True)
+
+    async def _refusal(self, error: ApiError, what: str) -> Blocker:
+        explained = await call_in_thread(self._cluster.objects.explained, error)
+        return refusal(explained.status, explained.message, what, self._cluster.kind.operator)
 
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects

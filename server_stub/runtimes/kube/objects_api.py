@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from server_stub.runtimes.kube import names
@@ -52,6 +53,18 @@ class ObjectsApi:
             kind.name: self.workloads,
             **{base: kind.collection(namespace, plural) for base, plural in kind.bases.items()},
         }
+
+    def explained(self, error: ApiError) -> ApiError:
+        """The answer about the namespace in the place of a 403, if the namespace is gone: the
+        rights of this server, which its Role gives, go with it.
+        """
+        if error.status == HTTPStatus.FORBIDDEN:
+            try:
+                self._api.get(self._core)
+            except ApiError as of_namespace:
+                if of_namespace.status == HTTPStatus.NOT_FOUND:
+                    return of_namespace
+        return error
 
     def create_workload(self, workload: Object, owned: Iterable[Object] = ()) -> Object:
         """Create the workload, or find the one that an earlier try created, and return at least its

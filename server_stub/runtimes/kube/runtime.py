@@ -58,6 +58,10 @@ _OLD_CATALOGUE = (
     "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has "
     "the error"
 )
+_LACKS = (
+    "{} jobs wait because this server lacks something in the cluster: rights, a namespace or an "
+    "operator; `client-lib doctor` has it"
+)
 _CORRECT = (
     "correct the file until `client-lib server check FILE` finds no error, and start the server "
     "again"
@@ -255,6 +259,9 @@ class KubeRuntime:
         return []
 
     def warning(self) -> str:
+        waiting = sum(1 for gang in self._gangs.values() if gang.lacks)
+        if waiting:
+            return _LACKS.format(waiting)
         return _OLD_CATALOGUE if self._catalogue_problem else ""
 
     async def doctor(self) -> list[Check]:

@@ -43,6 +43,8 @@ _DENIED = re.compile(
     rf"\b(unauthorized|denied|forbidden)\b|{_HTTP_STATUS.format('40[13]')}", re.IGNORECASE
 )
 _NO_CLAIM = re.compile(r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found", re.IGNORECASE)
+_NO_NAMESPACE = re.compile(r"namespaces \"(?P<name>[^\"]+)\" not found")
+_NAMESPACE_ENDS = re.compile(r"in namespace (?P<name>\S+) because it is being terminated")
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _NO_PROGRAM = re.compile(
     r"exec: \"?([^\s\":]+)\"?: (?:executable file not found|stat .*no such file)"
@@ -67,8 +69,8 @@ class Blocker(NamedTuple):
     reason: Reason
     message: str
     permanent: bool = False
-    brief: bool = False
-    """It is permanent if it lasts: just after its start the API server refuses valid users."""
+    of_server: bool = False
+    """The server lacks a right, its namespace or an operator: no fault of the job, which waits."""
     counts_toward_timeout: bool = True
     """False while an image is pulled or the job waits in a queue: the gang
     then holds no place in vain.
@@ -284,6 +286,31 @@ def _number(value: float) -> str:
 # --- refusals of a request to create an object
 
 
+def _lack_of_server(status: int, message: str, what: str, operator: str) -> str | None:
+    """Name the thing that this server lacks in the cluster. None: the refusal is about the
+    object.
+    """
+    said = shortened(message)
+    if message.startswith('admission webhook "'):
+        return None
+    if ending := _NAMESPACE_ENDS.search(message):
+        return (
+            f"{what} can't be made: the namespace '{ending['name']}' is being deleted; an "
+            "administrator has to create it again"
+        )
+    if missing := _NO_NAMESPACE.search(message):
+        return (
+            f"{what} can't be made: the namespace '{missing['name']}' does not exist; an "
+            "administrator has to create it"
+        )
+    if status == 403:
+        return (
+            f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that "
+            "are missing"
+        )
+    return f"{what} can't be made: {said}; is the {operator} installed?"
+
+
 def refusal(status: int, message: str, what: str, operator: str) -> Blocker:
     """Interpret an ApiError. `what` is the object, such as `PyTorchJob train`."""
     said = shortened(message)
@@ -301,15 +328,6 @@ def refusal(status: int, message: str, what: str, operator: str) -> Blocker:
         )
     if status == 403 and "exceeded quota" in message:
         return not_created(message, 1, 0)._replace(reason=Reason.UNSCHEDULABLE, permanent=False)
-    if status == 403 and not message.startswith('admission webhook "'):
-        text = (
-            f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that "
-            "are missing"
-        )
-        return Blocker(Reason.START_FAILED, text, brief=True)
-    if status == 404:
-        text = (
-            f"{what} can't be made: {said}; is the {operator} installed, and the namespace there?"
-        )
-        return Blocker(Reason.START_FAILED, text, brief=True)
+    if status in (403, 404) and (lack := _lack_of_server(status, message, what, operator)):
+        return Blocker(Reason.QUEUED, lack, of_server=True)
     return Blocker(Reason.START_FAILED, f"the cluster refuses {what}: {said}", permanent=True)
