@@ -407,12 +407,12 @@ class ObjectWatch(StreamThread, Generic[T]):
         return changed or time.monotonic() - begun > LASTED_S
 
     def _list(self) -> str:
-        objects: list[Any] = []
+        found: list[T] = []
         query: dict[str, str] = self._query | {"limit": str(PAGE)}
         while True:
             page = self._api.get(self._path, query)
             try:
-                objects += page.get("items") or []
+                objects = page.get("items") or []
                 following = page["metadata"].get("continue")
                 version = page["metadata"]["resourceVersion"]
             except (
@@ -421,8 +421,9 @@ class ObjectWatch(StreamThread, Generic[T]):
                 TypeError,
             ) as error:  # of a proxy; the watch must outlast it
                 raise ApiError(0, f"it is no list of objects: {str(page)[:100]}") from error
+            # of a page at a time: a parsed object is a hundredth of its JSON
+            found += [read for each in objects if (read := self._read(each)) is not None]
             if not following:
-                found = [read for each in objects if (read := self._read(each)) is not None]
                 self._call_on_loop(self._take_list, found)
                 return str(version)
             query = query | {"continue": following}
