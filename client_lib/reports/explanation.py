@@ -6,13 +6,14 @@ for both. `wait()` raises the report. The server finds the causes and hints, bec
 reports of the ranks.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Literal, NamedTuple
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
 from client_lib.reports.table import stamp
+from client_lib.spec.request import Dependency
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
 from client_lib.spec.wording import in_brackets, summary
@@ -36,26 +37,64 @@ def as_text(parts: Iterable[Part]) -> str:
 EVENTS = 12  # the newest; `client-lib status NAME --events` has all
 FAILURE_LINES = 20  # of the failing rank's last lines; `client-lib logs` has the rest
 
-_SPELLINGS = {
-    # next step: as a user of the shell writes it, and as one of Python
-    "logs": ("`client-lib logs {name}{rank}`", "`job.logs({rank})`"),
-    "follow": ("`client-lib logs {name} -f`", "`job.logs()`"),
-    "resubmit": ("`client-lib resubmit {name}`", "`client_lib.resubmit('{name}')`"),
-    "resubmit_after": (
-        "`client-lib resubmit {name} --set after=NEW-NAME`",
-        "`client_lib.resubmit('{name}', after=[new_job])`",
-    ),
-    "delete": ("`client-lib delete`", "`job.delete()`"),
-    "stacks": ("`client-lib stacks {name}`", "`job.stacks()`"),
-    "cancel": ("`client-lib cancel {name}`", "`job.cancel()`"),
-    "instances": ("`client-lib instances`", "`client_lib.Client().instance_types()`"),
-    "doctor": ("`client-lib doctor`", "`client_lib.Client().doctor()`"),
-    "events": ("`client-lib status {name} --events`", "`job.events()`"),
-    "rank": (" --rank {rank}", "rank={rank}"),
-}
-Spelling = Mapping[str, str]
-SHELL: Spelling = {step: words for step, (words, _) in _SPELLINGS.items()}
-PYTHON: Spelling = {step: words for step, (_, words) in _SPELLINGS.items()}
+
+class Spelling(NamedTuple):
+    """The words in which a reader carries out each next step."""
+
+    logs: str
+    follow: str
+    resubmit: str
+    resubmit_after: str
+    """The words for a job that waits for another job than before ..."""
+    resubmit_alone: str
+    """... and for one that waits for none."""
+    delete: str
+    stacks: str
+    cancel: str
+    instances: str
+    doctor: str
+    events: str
+    rank: str
+    """The part of `logs` that names a rank."""
+
+    def of(self, info: JobInfo) -> "Spelling":
+        """The words with the job's name, and the rank that failed."""
+        rank = info.failure.rank if info.failure else None
+        given = {
+            "name": info.name,
+            "rank": "" if rank is None else self.rank.format(rank=rank),
+        }
+        return Spelling(*(words.format(**given) for words in self._replace(rank="")))
+
+
+SHELL = Spelling(
+    logs="`client-lib logs {name}{rank}`",
+    follow="`client-lib logs {name} -f`",
+    resubmit="`client-lib resubmit {name}`",
+    resubmit_after="`client-lib resubmit {name} --set after=NEW-NAME`",
+    resubmit_alone="`client-lib resubmit {name} --set after=`",
+    delete="`client-lib delete`",
+    stacks="`client-lib stacks {name}`",
+    cancel="`client-lib cancel {name}`",
+    instances="`client-lib instances`",
+    doctor="`client-lib doctor`",
+    events="`client-lib status {name} --events`",
+    rank=" --rank {rank}",
+)
+PYTHON = Spelling(
+    logs="`job.logs({rank})`",
+    follow="`job.logs()`",
+    resubmit="`client_lib.resubmit('{name}')`",
+    resubmit_after="`client_lib.resubmit('{name}', after=[new_job])`",
+    resubmit_alone="`client_lib.resubmit('{name}', after=[])`",
+    delete="`job.delete()`",
+    stacks="`job.stacks()`",
+    cancel="`job.cancel()`",
+    instances="`client_lib.Client().instance_types()`",
+    doctor="`client_lib.Client().doctor()`",
+    events="`job.events()`",
+    rank="rank={rank}",
+)
 
 _RUN_AGAIN = "{resubmit} runs it again"
 _MORE_RETRIES = f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does so"
@@ -111,6 +150,9 @@ NEXT: dict[Reason, str] = {  # the next step for every reason
         "run the job that the message names again, then this one after that: {resubmit_after}"
     ),
 }
+_WANTED = {"ok": "has succeeded", "failed": "has failed", "any": "has ended"}
+_NAMED = 3
+"""Most jobs that a sentence names of those for which a job waits."""
 
 
 def explain(
@@ -129,9 +171,7 @@ def explain(
     ]
     lines += ["what happened:"] if events else []
     if len(events) > EVENTS:
-        lines.append(
-            f"    {len(events) - EVENTS} earlier: {spelling['events'].format(name=info.name)}"
-        )
+        lines.append(f"    {len(events) - EVENTS} earlier: {spelling.of(info).events}")
     several = len({event.attempt for event in events}) > 1
     for event in events[-EVENTS:]:
         attempt = f"attempt {event.attempt} " if several else ""
@@ -187,14 +227,34 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
     """The hint of a known failure, then the next step."""
     if info.state is State.RESTARTING:
         return [Part("next", "nothing: the whole gang is started again by itself")]
-    rank = info.failure.rank if info.failure else None
-    given = {"name": info.name, "rank": "" if rank is None else spelling["rank"].format(rank=rank)}
-    step = NEXT.get(info.reason, _LOGS).format(
-        **{key: words.format(**given) for key, words in spelling.items()}
-    )
+    step = _next_step(info).format_map(spelling.of(info)._asdict())
     known = info.failure.hint if info.failure else None
     seen = (info.progress.nan, info.progress.slow) if info.progress else ()
     return [*(Part("hint", hint) for hint in (known, *seen) if hint), Part("next", step)]
+
+
+def _next_step(info: JobInfo) -> str:
+    if info.reason is Reason.QUEUED and (left := [d for d in info.dependencies if not d.ended]):
+        return _waits(left)
+    if info.reason is Reason.DEPENDENCY_FAILED:
+        never = (d for d in info.dependencies if d.condition == "failed" and d.ended)
+        for dependency in never:
+            if dependency.ended is not State.FAILED:
+                return (
+                    f"nothing: it was to run only if {dependency.name} failed; {{resubmit_alone}} "
+                    "runs it all the same"
+                )
+    return NEXT.get(info.reason, _LOGS)
+
+
+def _waits(left: Sequence[Dependency]) -> str:
+    """The next step of a job that waits for these ends of others."""
+    ends = [f"{each.name} {_WANTED[each.condition]}" for each in left[:_NAMED]]
+    if len(left) > _NAMED:
+        ends.append(f"{len(left) - _NAMED} more have ended as it needs")
+    fails = any(each.condition != "any" for each in left)
+    otherwise = ", and fails if that can't happen any more" if fails else ""
+    return f"it starts by itself when {', '.join(ends)}{otherwise}; {{cancel}} ends its wait"
 
 
 # --- the report of a failure

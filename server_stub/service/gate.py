@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from client_lib.spec.job import Condition
+from client_lib.spec.request import Dependency
 from client_lib.spec.wire import GroupInfo
 from server_stub.service.active import ActiveJob
 
 _NAMED = 3
 """Largest number of dependencies that a message names."""
+_TO_END: dict[Condition, str] = {"ok": "to succeed", "failed": "to fail", "any": "to end"}
 
 
 @dataclass
@@ -66,11 +69,15 @@ class Gate:
             return turn
         for dependency in left:
             self._waiting[dependency.id][job_id] = active
-        known = [(dependency.name, self._active.get(dependency.id)) for dependency in left[:_NAMED]]
-        names = [f"{name} ({job.info.state})" if job else name for name, job in known]
-        return f"waits for {', '.join(names)}" + (
-            f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        )
+        ends = [self._end(dependency) for dependency in left[:_NAMED]]
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        return f"waits for {', '.join(ends)}{more}"
+
+    def _end(self, dependency: Dependency) -> str:
+        """The end that a job waits for, with the state of the other job or group."""
+        job = self._active.get(dependency.id)
+        state = f" ({job.info.state})" if job else ""
+        return f"{dependency.name}{state} {_TO_END[dependency.condition]}"
 
     def why_stop(self, group_id: str | None, failed: str | None) -> str:
         """The reason why the members of a group must stop after the member `failed` has

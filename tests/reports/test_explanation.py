@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from client_lib import Client, Job, JobFailed
 from client_lib.cli.app import COMMANDS
 from client_lib.reports import explanation
+from client_lib.spec.job import Condition
+from client_lib.spec.replace import replaced
+from client_lib.spec.request import Dependency
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Failure, JobInfo, WorkerInfo
+from server_stub.http.page import views
 from tests.kit.jobs import job_info
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
@@ -142,6 +147,57 @@ def test_every_reason_has_a_next_step_whose_commands_exist(reason: Reason) -> No
     assert "client-lib" not in in_python
     for code in re.findall(r"`(.*?)`", in_python):
         assert re.match(r"(job\.[a-z]+|client_lib\.resubmit|client_lib\.Client)\(", code)
+
+
+SPELLINGS = {"shell": explanation.SHELL, "python": explanation.PYTHON, "page": views.SPELLING}
+ENDS: dict[Condition, str] = {"ok": "has succeeded", "failed": "has failed", "any": "has ended"}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+@pytest.mark.parametrize("reason", Reason)
+@pytest.mark.parametrize("state", State)
+def test_each_spelling_has_the_words_of_each_reason(
+    state: State, reason: Reason, spelling: explanation.Spelling
+) -> None:
+    failure = Failure(rank=1) if state is State.FAILED else None
+    unmet = Dependency(name="first", id="i", condition="failed", ended=State.SUCCEEDED)
+    for dependencies in ([], [unmet]):
+        info = job_at_t0(state, reason, failure=failure, dependencies=dependencies)
+        told = explanation.as_text(explanation.explain(info, [], T0, spelling))
+        assert "{" not in told
+
+
+@given(st.lists(st.sampled_from(list(ENDS)), min_size=1, max_size=6))
+def test_a_job_that_waits_for_others_does_not_wait_for_room(conditions: list[Condition]) -> None:
+    dependencies = [
+        Dependency(name=f"job-{n}", id=str(n), condition=condition)
+        for n, condition in enumerate(conditions)
+    ]
+    info = job_at_t0(State.PENDING, Reason.QUEUED, dependencies=dependencies)
+    step = lines(info)[-1]
+    assert "room" not in step
+    for dependency in dependencies[:3]:
+        assert f"{dependency.name} {ENDS[dependency.condition]}" in step
+    assert ("more" in step) == ("can't happen any more" in step or len(dependencies) > 3)
+    assert ("can't happen" in step) == ({*conditions} != {"any"})
+    ended = [replaced(each, ended=State.FAILED) for each in dependencies]
+    assert "room" in lines(replaced(info, dependencies=ended))[-1]
+
+
+@pytest.mark.parametrize(
+    ("condition", "ended", "step"),
+    [
+        ("ok", State.FAILED, "next: run the job that the message names again, then this one"),
+        ("failed", State.SUCCEEDED, "next: nothing: it was to run only if first failed; `client-"),
+        ("failed", State.CANCELLED, "next: nothing: it was to run only if first failed; `client-"),
+    ],
+)
+def test_a_job_whose_dependency_ended_otherwise_says_what_is_left_to_do(
+    condition: Condition, ended: State, step: str
+) -> None:
+    dependency = Dependency(name="first", id="i", condition=condition, ended=ended)
+    info = job_at_t0(State.FAILED, Reason.DEPENDENCY_FAILED, dependencies=[dependency])
+    assert lines(info)[-1].startswith(step)
 
 
 def test_a_real_failed_job_explains_itself(

@@ -97,12 +97,15 @@ def test_a_job_waits_without_the_runtime_and_starts_when_the_other_has_succeeded
         async with bench.server():
             first = await bench.submit(name="first")
             second = await bench.submit(name="second", after=["first"])
+            await bench.submit(name="rescue", after=["failed:first", "any:second"])
             await bench.until_info(
-                "second", lambda info: info.message == "waits for first (PENDING)"
+                "second", lambda info: info.message == "waits for first (PENDING) to succeed"
             )
+            both = "waits for first (PENDING) to fail, second (PENDING) to end"
+            await bench.until_info("rescue", lambda info: info.message == both)
             bench.runtime.runs(first.id)
             await bench.until_info(
-                "second", lambda info: info.message == "waits for first (RUNNING)"
+                "second", lambda info: info.message == "waits for first (RUNNING) to succeed"
             )
             assert not has_started(bench, second)
             bench.runtime.end(first.id)
@@ -274,11 +277,11 @@ def test_waiting_jobs_go_on_after_a_restart(bench: Bench) -> None:
             second = await bench.submit(name="second", after=["first", "done"])
             bench.runtime.end(done.id)
             await bench.until_info(
-                "second", lambda info: info.message == "waits for first (PENDING)"
+                "second", lambda info: info.message == "waits for first (PENDING) to succeed"
             )
             await bench.service.delete(ANN, "done")
         async with bench.server():
-            assert (await bench.info("second")).message == "waits for first (PENDING)"
+            assert (await bench.info("second")).message == "waits for first (PENDING) to succeed"
             bench.runtime.end(first.id)
             await bench.until_info("second", lambda _: has_started(bench, second))
 
@@ -342,7 +345,7 @@ def test_a_lost_database_keeps_what_a_job_waits_for(bench: Bench) -> None:
         for file in data.glob("*.db*"):
             file.unlink()
         async with bench.recovered():
-            assert (await bench.info("second")).message == "waits for first (PENDING)"
+            assert (await bench.info("second")).message == "waits for first (PENDING) to succeed"
             bench.runtime.end(first.id)
             await bench.until_info("second", lambda _: has_started(bench, second))
 
@@ -355,7 +358,7 @@ def test_a_thousand_jobs_after_one_leave_the_event_loop_to_others(bench: Bench) 
             first = await bench.submit(name="first")
             await group(bench, "many", 1000, after=["first"])
             await bench.until_info(
-                "many-999", lambda info: info.message == "waits for first (PENDING)"
+                "many-999", lambda info: info.message == "waits for first (PENDING) to succeed"
             )
             assert len(bench.runtime.started) == 1
             bench.runtime.end(first.id)

@@ -26,18 +26,20 @@ from client_lib.version import described
 from server_stub.service import JobFilters
 
 FOLDER = Path(__file__).parent
-SPELLING = {
-    "logs": "the log below{rank}",
-    "follow": "the log below",
-    "resubmit": "the button Resubmit",
-    "delete": "the button Delete of a job",
-    "stacks": "the section Stacks",
-    "cancel": "the button Cancel",
-    "instances": "`client-lib instances`",
-    "doctor": "`client-lib doctor`",
-    "events": "the table below",
-    "rank": " (rank {rank})",
-}
+SPELLING = explanation.Spelling(
+    logs="the log below{rank}",
+    follow="the log below",
+    resubmit="the button Resubmit",
+    resubmit_after=explanation.SHELL.resubmit_after,  # the form of the button has no such field
+    resubmit_alone=explanation.SHELL.resubmit_alone,
+    delete="the button Delete of a job",
+    stacks="the section Stacks",
+    cancel="the button Cancel",
+    instances="`client-lib instances`",
+    doctor="`client-lib doctor`",
+    events="the table below",
+    rank=" (rank {rank})",
+)
 """Next steps as a page offers them."""
 
 
