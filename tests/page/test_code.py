@@ -14,10 +14,12 @@ import pytest
 
 from client_lib.reports import difference
 from client_lib.spec import paths
+from client_lib.spec.states import Reason
 from server_stub.files.snapshot_files import read_files
 from server_stub.http.page import routes
 from tests.http.conftest import Running
 from tests.http.test_provenance import submitted
+from tests.kit.waiting import until
 from tests.page.conftest import Visitor, new_job
 
 Visit = Callable[[Any, str], Visitor]
@@ -182,11 +184,26 @@ def test_what_changed_between_two_jobs(server: Running, visit: Visit) -> None:
     assert (
         "Nothing that is recorded differs" in visitor.get("/jobs/first/difference?with=first").text
     )
-    assert visitor.get("/jobs/first/difference").status_code == 200  # it asks for a name
+    alone = visitor.get("/jobs/first/difference")
+    assert (alone.status_code, "first has not failed" in alone.text) == (200, True)
+    root = visit(server, "root").get("/jobs/first/difference?owner=ann")
+    assert 'href="../../jobs/first?owner=ann"' in root.text, "there is a way back"
     assert visitor.get("/jobs/first/difference?with=none").status_code == 404
     assert (
         visit(server, "ben").get("/jobs/first/difference?with=second&owner=ann").status_code == 404
     )
+
+
+def test_a_job_that_never_succeeded_says_that_there_is_nothing_to_compare(
+    server: Running, visit: Visit
+) -> None:
+    made = new_job(server, "ann", name="lonely")
+    server.call(lambda: server.runtime.runs(made["id"]))
+    server.call(lambda: server.runtime.end(made["id"], Reason.EXIT_CODE, "no"))
+    visitor = visit(server, "ann")
+    until(lambda: "lonely FAILED" in visitor.get("/jobs/lonely").text)
+    page = visitor.get("/jobs/lonely/difference").text
+    assert "No earlier run of this script has succeeded" in page
 
 
 def test_the_server_shows_checks_instance_types_and_figures(server: Running, visit: Visit) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec import paths
+from server_stub.http.page import views
 from server_stub.http.page.views import FOLDER
 from tests.http.conftest import DEADLINE_S, Running
 from tests.http.test_groups import submit as submit_group
@@ -52,6 +53,37 @@ def test_a_group_is_one_row_that_unfolds_without_scripts(server: Running, visit:
     assert shown("open=ben/scan") == shown("open=nonsense") == shown("")
     assert shown("q=scan") == ["scan-2", "scan-1", "scan-0"], "a search finds the members"
     assert visit(server, "ben").get("/?open=ann/scan").text.count("<tr data-name") == 0
+
+
+def test_the_page_of_each_job_that_ended_by_another_job_has_its_next_step(
+    server: Running, visit: Visit
+) -> None:
+    first = new_job(server, "ann", name="first")
+    new_job(server, "ann", name="second", after=["failed:first"])
+    server.call(lambda: server.runtime.runs(first["id"]))
+    server.call(lambda: server.runtime.end(first["id"]))
+    visitor = visit(server, "ann")
+    until(lambda: "second FAILED (DependencyFailed)" in visitor.get("/jobs/second").text)
+    assert "client-lib resubmit second --set after=" in visitor.get("/jobs/second").text
+
+
+def test_a_page_that_the_server_cannot_show_is_a_page_with_a_way_back(
+    server: Running, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_job(server, "ann", name="train")
+    visitor = visit(server, "ann")
+
+    def fails(*_: object) -> None:
+        raise KeyError("resubmit_after")
+
+    # no real input is known with which a page fails
+    monkeypatch.setattr(views, "job", fails)
+    answer = visitor.get("/jobs/train")
+    assert answer.status_code == 500
+    assert "the server could not show this page" in answer.text
+    assert answer.headers["x-request-id"] in answer.text, "the log of the server has the cause"
+    assert 'href="../"' in answer.text
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
 
 
 def test_filters_are_those_of_the_api(server: Running, visit: Visit) -> None:

@@ -137,6 +137,7 @@ def of_code(job: JobInfo, text: str) -> str:
         ("code.html", {"job": packed, "files": [shown], "chosen": shown}),
         ("code.html", {"job": job, "files": [], "ran": ran, "in_place": text}),
         ("difference.html", {"name": text, "owner": text, "diff": diff}),
+        ("difference.html", {"name": text, "owner": text, "diff": None, "failed": False}),
         ("server.html", {"info": known, "checks": [check], "types": [kind], "figures": figures}),
     ]
     return "".join(views.render(template, **SHARED, **view) for template, view in pages)

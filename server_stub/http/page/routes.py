@@ -32,6 +32,7 @@ from client_lib.errors import (
     Forbidden,
     InvalidRequest,
     NotFound,
+    ServerError,
     TooLarge,
     Unauthorized,
 )
@@ -40,6 +41,7 @@ from client_lib.reports.difference import JobDiff, Ran
 from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.secrets import MASK
+from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files.snapshot_files import SnapshotFile, read_files
 from server_stub.http.api import answers, server
@@ -105,7 +107,9 @@ class Pages:
             ),
         ]
         return Starlette(
-            routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error)
+            routes=routes,
+            middleware=layers,
+            exception_handlers={**dict.fromkeys(_ERRORS, _error), Exception: _bug},
         )
 
     def _for_user(self, handler: Handler) -> Endpoint:
@@ -217,7 +221,12 @@ class Pages:
             async with self._parts.comparisons.of(of.user.name):
                 diff = await self._compared(of.user, first, second)
         return _page(
-            request, "difference.html", name=of.name, owner=of.owner or of.user.name, diff=diff
+            request,
+            "difference.html",
+            name=of.name,
+            owner=of.owner or of.user.name,
+            diff=diff,
+            failed=second.info.state is State.FAILED,
         )
 
     async def _ran(self, of: Named) -> Ran:
@@ -334,6 +343,17 @@ async def _error(request: Request, problem: Exception) -> Response:
     )
     template = "login.html" if isinstance(known, Unauthorized) else "error.html"
     return _page(request, template, known.http_status, problem=known)
+
+
+async def _bug(request: Request, _: Exception) -> Response:
+    """The page for an error that nobody foresaw; the layers around the pages log it."""
+    problem = ServerError(
+        "the server could not show this page",
+        hint=f"its log has the cause, at request {request.scope['request_id']}",
+    )
+    response = _page(request, "error.html", problem.http_status, problem=problem)
+    response.headers.update(HEADERS)  # `_with_headers` was left by the error
+    return response
 
 
 def _page(request: Request, template: str, status: int = 200, **view: object) -> Response:

@@ -28,7 +28,7 @@ export function start(section) {
   const address = new URLSearchParams(ofWorkers ? "" : location.search);
   /** @type {View} */
   const view = { smoothing: 0, log: false, x: ofWorkers ? "time" : "steps", of: ofWorkers ? "worker" : "rank" };
-  let others = (address.get("with") ?? "").split(",").filter(Boolean);
+  let others = address.getAll("with").join(",").split(",").filter(Boolean);
   let rank = ofWorkers ? "workers" : "0";
   let most = FIRST;
   /** @type {Map<string, Metrics>} */
