@@ -23,7 +23,8 @@ Instructions, from a peer to the launcher:
     {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
                                      "stacks": true
     {"do": "stop", "grace_s": 30.0}  SIGTERM, and SIGKILL after the grace; also before "go".
-                                     null: the grace of the plan, because another worker failed
+                                     null: the grace of the plan, because another worker failed.
+                                     "interrupt": true: SIGINT in place of SIGTERM
     {"do": "exit"}                   after "ended": the launcher may exit
     {"do": "session", ...}           only if "started" has "sessions": true. The launcher answers
                                      {"event": "session"}; from then on the connection carries

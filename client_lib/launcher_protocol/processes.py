@@ -82,6 +82,19 @@ def catches(pid: int, signum: int) -> bool:
     return bool(number("/proc/%d/status" % pid, b"SigCgt:", 16) & 1 << (signum - 1))
 
 
+def ignores(pid: int, signum: int) -> bool:
+    """True if the process ignores this signal (Linux)."""
+    return bool(number("/proc/%d/status" % pid, b"SigIgn:", 16) & 1 << (signum - 1))
+
+
+def program(pid: int) -> str:
+    """Path of the program that the process runs (Linux); '': it is gone, or hidden."""
+    try:
+        return os.readlink("/proc/%d/exe" % pid)
+    except OSError:
+        return ""
+
+
 def pids() -> List[int]:
     """The processes of this machine, or of this pod (Linux)."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _HAS_PROC else []

@@ -72,6 +72,9 @@ class Process(NamedTuple):
     is_agent: bool = False
     """True: an agent of torchrun, whose ranks have output pipes of their own, or a step before the
     ranks, such as `setup`. Its lines belong to no rank."""
+    is_python: bool = False
+    """True: an interpreter that runs the script of the job. A signal to end is for it alone, and
+    for its children when it has ended."""
 
 
 def processes(
@@ -100,6 +103,7 @@ def processes(
                 if plan.worker == local_rank == 0
                 else os.devnull,
                 plan.has_agent,
+                plan.python is not None,
             )
         )
     return found

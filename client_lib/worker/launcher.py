@@ -94,6 +94,8 @@ class Launcher:
         self._stacks: Optional[List[ProcessReport]] = None
         self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
         self._kill_timer: Optional[Timer] = None
+        self._grace_is_over = False  # the ranks were killed
+        self._interrupts = False  # the order to stop asks for SIGINT in place of SIGTERM
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._drain_since: Optional[float] = None
         self._kills_before = MemoryKills(0, 0)  # before the ranks
@@ -112,7 +114,7 @@ class Launcher:
             take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self._loop.on_signal(signum, lambda: self._stop(self._plan.grace_s))
+            self._loop.on_signal(signum, self._terminate)
         self._control = ControlServer(
             self._directory.control, self._carry_out, self._loop, self._begin_session
         )
@@ -169,6 +171,7 @@ class Launcher:
         elif instruction.get("do") == control.STOP:
             grace_s = instruction.get("grace_s")
             self._peer_failed = grace_s is None
+            self._interrupts = instruction.get("interrupt") is True
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
         elif instruction.get("do") == control.STACKS:
             self._watch.take_stacks(lambda: self._control.tell(control.STACKS))
@@ -232,6 +235,10 @@ class Launcher:
 
     # --- the end of the ranks: on request, or after the failure of a rank
 
+    def _terminate(self) -> None:
+        self._interrupts = False
+        self._stop(self._plan.grace_s)
+
     def _stop(self, grace_s: float) -> None:
         """Stop on request. After the failure of a rank this only shortens the grace: the failure
         remains the reason. If the ranks have printed nothing for long, their stacks are taken
@@ -276,7 +283,7 @@ class Launcher:
             self._end_ranks(self._plan.grace_s)
 
     def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
-        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only
+        """Ask all running ranks to end, and kill them after the grace; a second call can only
         shorten the grace. A rank that unwinds may be the cause: it can write its exception before.
         `since`: monotonic time of the first call."""
         since = time.monotonic() if since is None else since
@@ -290,13 +297,15 @@ class Launcher:
         if waits and time.monotonic() - since < _ANSWER_S:
             self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
             return
-        self._ranks.signal(signal.SIGTERM)
+        self._ranks.ask_to_end(signal.SIGINT if self._interrupts else signal.SIGTERM)
         if self._kill_timer is None or time.monotonic() + grace_s < self._kill_timer.due:
             if self._kill_timer:
                 self._kill_timer.cancel()
-            self._kill_timer = self._loop.call_later(
-                grace_s, lambda: self._ranks.signal(signal.SIGKILL)
-            )
+            self._kill_timer = self._loop.call_later(grace_s, self._end_grace)
+
+    def _end_grace(self) -> None:
+        self._grace_is_over = True
+        self._ranks.kill()
 
     def _time_for_peers_s(self) -> float:
         """Seconds that other ranks still have to end by themselves; 0 if a rank
@@ -351,10 +360,17 @@ class Launcher:
                 self._finish()
             return
         if left and passed > _SETTLE_S:
-            grace_s = min(self._plan.grace_s, _LEFT_OVER_GRACE_S)
-            kill = passed > _SETTLE_S + grace_s or self._cancelled
-            self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
+            self._ranks.end_left_over(kill=self._is_late(passed))
         self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
+
+    def _is_late(self, passed_s: float) -> bool:
+        """True if left-over processes have had their time. A shell may end at a stop before what it
+        has started: that has the grace. `passed_s`: since the end of the ranks."""
+        if self._cancelled and self._grace_is_over:
+            return True
+        is_below_a_command = self._cancelled and self._plan.python is None
+        grace_s = min(self._plan.grace_s, _LEFT_OVER_GRACE_S)
+        return not is_below_a_command and passed_s > _SETTLE_S + grace_s
 
     def _never_ran(self, why: CannotStart) -> None:
         if self._outcome is None:

@@ -8,7 +8,6 @@ what they print.
 
 import contextlib
 import os
-import signal
 import time
 from typing import Callable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
@@ -225,8 +224,8 @@ class Preparation:
 
 
 def _kill(running: Ranks) -> None:
-    running.signal(signal.SIGKILL)
-    running.signal_left_over(signal.SIGKILL)
+    running.kill()
+    running.end_left_over(kill=True)
 
 
 @contextlib.contextmanager

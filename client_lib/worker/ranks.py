@@ -6,18 +6,18 @@ launcher is cheap. A failure before exec is reported through a pipe, so that a s
 have worked when `start` returns.
 """
 
-import contextlib
 import os
 import signal
 import time
 from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Set
 
 from client_lib.launcher_protocol.directory import MARKER
-from client_lib.launcher_protocol.processes import catches, start_time
+from client_lib.launcher_protocol.processes import catches, group_members, ignores, start_time
 from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.launcher_protocol.record import NO_RANK
 from client_lib.worker.loop import reset_signals
-from client_lib.worker.system import System, ended_children
+from client_lib.worker.receivers import receivers
+from client_lib.worker.system import Linux, System, ended_children
 
 _UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner/answers.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
@@ -28,6 +28,8 @@ AddPipe = Callable[[int, str, int, str], None]
 """Function that gets rank, stream and descriptor of a pipe, and the rank to
 show: `WorkerLog.add_pipe`.
 """
+Send = Callable[[int, int], None]
+"""os.kill, or os.killpg for a group."""
 Pids = Callable[[], Dict[int, int]]
 """Function that returns the running processes and their ranks: `Ranks.pids`."""
 
@@ -58,7 +60,12 @@ class Ranks:
         # all started processes by pid, which is also the pid of their group
         self._began_at: Dict[int, float] = {}
         self._stopped_at: Optional[float] = None
-        self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
+        # processes and groups by the signal that they got, once each
+        self._asked: Dict[int, Set[int]] = {signal.SIGINT: set(), signal.SIGTERM: set()}
+        # left over; at the next look those that still run get SIGTERM: at the end of a Python
+        # process or a pipe, its workers or readers end by themselves
+        self._to_ask: Set[int] = set()
+        self._asked_as_a_whole: Set[int] = set()  # groups whose processes are not known
         self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
 
     @property
@@ -119,48 +126,85 @@ class Ranks:
                 _kill(pid, _UNWINDING_SIGNAL)
         return not any(catches(pid, _UNWINDING_SIGNAL) for pid in self._running)
 
-    def signal(self, signum: int) -> None:
-        """Signal the process groups of all running ranks, and so their children.
-        A group gets SIGTERM once.
-        """
+    def ask_to_end(self, signum: int) -> None:
+        """Send SIGTERM or SIGINT, once, to each running rank: to a Python process alone; to a
+        command and to what it has started, but not to workers of multiprocessing (receivers.py).
+        After a SIGTERM there is no SIGINT. A process that ignores SIGINT gets SIGTERM."""
+        self._stopped_at = self._stopped_at or time.time()
+        for group, process in self._running.items():
+            if group in self._asked[signum] or group in self._asked[signal.SIGTERM]:
+                continue
+            if process.is_python:
+                self._ask(group, signum)
+            elif isinstance(self._system, Linux):
+                for pid in {group: None, **dict.fromkeys(self._members(group))}:
+                    self._ask(pid, signum)
+            else:
+                self._ask(group, signum, os.killpg)
+                self._asked_as_a_whole.add(group)
+
+    def _members(self, group: int) -> List[int]:
+        """The processes of the group of a rank that get a signal to end (Linux)."""
+        return receivers(Linux.described(group_members(group)))
+
+    def _ask(self, pid: int, signum: int, send: Send = os.kill) -> None:
+        is_ignored = signum == signal.SIGINT and ignores(pid, signum)
+        sent = signal.SIGTERM if is_ignored else signum
+        self._asked[sent].add(pid)
+        _kill(pid, sent, send)
+
+    def kill(self) -> None:
+        """End the grace: SIGKILL for the ranks and all processes that were asked to end, and
+        SIGTERM for the other processes in the groups of the ranks."""
         self._stopped_at = self._stopped_at or time.time()
         for group in self._running:
-            if self._may_signal(group, signum):
-                _kill(group, signum, os.killpg)
+            if not isinstance(self._system, Linux):
+                _kill(group, signal.SIGKILL, os.killpg)
+                continue
+            for pid in group_members(group):
+                if pid == group or self._was_asked(pid):
+                    _kill(pid, signal.SIGKILL)
+                else:
+                    self._ask(pid, signal.SIGTERM)
 
     def left_over(self) -> List[int]:
         """Processes of ranks that have all ended; none of another user, as by
-        `sudo`: they can't be ended.
+        `sudo`: they can't be ended. Groups, where processes are not known.
         """
         found = self._system.descendants(MARKER)
         if found is None:
             return [group for group in self._began_at if _kill(group, 0, os.killpg)]
         return [pid for pid in found if _kill(pid, 0)]
 
-    def signal_left_over(self, signum: int) -> None:
-        """Signal the processes of ranks that have ended, SIGTERM once."""
-        for pid in self.left_over():
-            if self._may_signal(pid, signum) and not _kill(pid, signum, os.killpg):
-                _kill(pid, signum)
+    def end_left_over(self, *, kill: bool) -> None:
+        """Send SIGTERM, once, to the processes of ranks that have ended, and SIGKILL if `kill`.
+        Workers of multiprocessing get SIGTERM when the Python process above them has ended, readers
+        of a pipe when its writers have. To be called again and again."""
+        left = self.left_over()
+        if not isinstance(self._system, Linux):
+            for group in left:
+                if kill:
+                    _kill(group, signal.SIGKILL, os.killpg)
+                elif group not in self._asked_as_a_whole:
+                    self._asked_as_a_whole.add(group)
+                    _kill(group, signal.SIGTERM, os.killpg)
+        elif kill:
+            for pid in left:
+                _kill(pid, signal.SIGKILL)
+        elif not all(map(self._was_asked, left)):
+            found = [pid for pid in receivers(Linux.described(left)) if not self._was_asked(pid)]
+            for pid in self._to_ask.intersection(found):
+                self._ask(pid, signal.SIGTERM)
+            self._to_ask = set(found)
 
-    def _may_signal(self, pid: int, signum: int) -> bool:
-        """False for a second SIGTERM: it would interrupt what the first one has
-        begun, such as a checkpoint.
-        """
-        if signum != signal.SIGTERM:
-            return True
-        known = {pid}
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
-            known.add(os.getpgid(pid))
-        asked = not self._asked_to_end.isdisjoint(known)
-        self._asked_to_end.add(pid)
-        return not asked
+    def _was_asked(self, pid: int) -> bool:
+        return any(pid in asked for asked in self._asked.values())
 
 
-def _kill(pid: int, signum: int, kill: Callable[[int, int], None] = os.kill) -> bool:
+def _kill(pid: int, signum: int, send: Send = os.kill) -> bool:
     """False: there is no such process or group, or it is another user's."""
     try:
-        kill(pid, signum)
+        send(pid, signum)
     except (ProcessLookupError, PermissionError):
         # the latter is raised by macOS for a group of zombies, too
         return False

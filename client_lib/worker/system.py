@@ -9,12 +9,13 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Any, Dict, Iterator, List, Set, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Set, Tuple, Union
 
 if sys.platform != "win32":  # where no launcher runs
     import resource
 from client_lib.launcher_protocol.plan import OPEN_FILES
-from client_lib.launcher_protocol.processes import environment_of, pids, stat
+from client_lib.launcher_protocol.processes import content, environment_of, pids, program, stat
+from client_lib.worker.receivers import Member
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -83,8 +84,42 @@ class Linux:
                     waiting.append(pid)
         return sorted(found)
 
+    @staticmethod
+    def described(chosen: Iterable[int]) -> List[Member]:
+        """Those of these processes that live."""
+        by_pid = {pid: stat("/proc/%d" % pid) for pid in chosen}
+        return [
+            _member(pid, fields)
+            for pid, fields in by_pid.items()
+            if fields and fields[0] not in "ZX"
+        ]
+
     def close(self) -> None:
         """Called when no process of the ranks is alive."""
+
+
+def _member(pid: int, fields: List[str]) -> Member:
+    """`fields`: of its stat file, from the third one on."""
+    argv = content("/proc/%d/cmdline" % pid).split(b"\0")
+    layout = [*fields[23:26], *fields[45:49]]  # of code, stack, argv and environment; see proc(5)
+    is_hidden = set(layout) <= {"0", "1"}
+    return Member(
+        pid,
+        int(fields[1]),
+        os.fsencode(program(pid)) or argv[0],
+        argv,
+        () if is_hidden else tuple(layout),
+        _pipes(pid, (0,)),
+        _pipes(pid, (1, 2)),
+    )
+
+
+def _pipes(pid: int, descriptors: Tuple[int, ...]) -> FrozenSet[str]:
+    found = set()
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):  # it is closed, or the process has ended
+            found.add(os.readlink("/proc/%d/fd/%d" % (pid, descriptor)))
+    return frozenset(target for target in found if target.startswith("pipe:"))
 
 
 class Portable:

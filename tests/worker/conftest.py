@@ -57,10 +57,14 @@ class Worker:
             "checkpoint_dir": str(folder / "checkpoints"),
             "grace_s": 5.0,
         }
-        self.plan = WorkerPlan(**(values | fields))
-        Path(self.directory.plan).write_text(self.plan.to_json())
+        self.give(WorkerPlan(**(values | fields)))
         self.process: subprocess.Popen[bytes] | None = None
         self.connection: control.ControlConnection | None = None
+
+    def give(self, plan: WorkerPlan) -> None:
+        """Replace the plan, before the start."""
+        self.plan = plan
+        Path(self.directory.plan).write_text(plan.to_json())
 
     def start(self, before: tuple[str, ...] = ()) -> Worker:
         """`before`: a command that execs the launcher's."""
@@ -94,9 +98,9 @@ class Worker:
         assert self.event() == control.STARTED
         return self
 
-    def stop(self, grace_s: float) -> None:
+    def stop(self, grace_s: float, **more: object) -> None:
         assert self.connection
-        self.connection.send(control.order(control.STOP, grace_s=grace_s))
+        self.connection.send(control.order(control.STOP, grace_s=grace_s, **more))
 
     def report(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """Waits for the end."""
