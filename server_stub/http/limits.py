@@ -3,7 +3,8 @@ little from others.
 
 `Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of
 a request, from its start or from its last response on. While a request is handled no time-out
-applies to it: logs are followed for days.
+applies to it: logs are followed for days. Clients without a token that send nothing take no
+connection from others: if there are too many, the oldest of these is closed.
 
 `Guard` is the ASGI layer in front of the routes of one API, so that it protects all of them. It
 bounds header lines, NUL bytes, and the size and the time of the body, and then lets the request be
@@ -21,7 +22,7 @@ import logging
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -66,40 +67,64 @@ log = logging.getLogger(__name__)
 
 
 class Strangers:
-    """The connections of one server that have sent no valid token, by address."""
+    """The connections of one server that have sent no valid token, by address. For each address the
+    connection whose last request is the oldest comes first."""
 
     def __init__(self) -> None:
-        self._of: defaultdict[str, set[Connection]] = defaultdict(set)
+        self._of: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._silent_until = 0.0
 
-    def admit(self, connection: Connection) -> bool:
-        """Add a connection and return True, or close it; the reason is
-        logged once a minute at most.
-        """
-        address = connection.address
-        others = self._of[address]
-        if len(others) >= STRANGERS_MAX:
-            others.difference_update([other for other in others if other.has_token()])
+    def admit(self, connection: Connection) -> None:
+        """Add a connection. If there are too many, the server closes the oldest one whose client
+        has sent no whole request; the new one only if there is no such connection. The reason is
+        logged once a minute at most."""
+        of_address = self._of[connection.address]
+        if len(of_address) >= STRANGERS_MAX:
+            for other in [other for other in of_address if other.has_token()]:
+                del of_address[other]
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        kept = min(_FILES_KEPT, limit // 4)
         # the lowest that is free
         descriptor: int = connection.transport.get_extra_info("socket").fileno()
-        if limit != resource.RLIM_INFINITY and descriptor >= limit - min(_FILES_KEPT, limit // 4):
-            why = "the server's limit of open files is too low for more connections"
-        elif len(others) >= STRANGERS_MAX:
-            why = f"{address} has {len(others)} connections that sent no valid token"
-        else:
-            others.add(connection)
-            return True
-        connection.transport.close()
+        victim: Connection | None = None
+        if limit != resource.RLIM_INFINITY and descriptor >= limit - kept:
+            self._say("the server's limit of open files is too low for more connections")
+            # a descriptor is free again only after this turn of the event loop
+            is_urgent = descriptor >= limit - kept // 2
+            most = max(self._of.values(), key=len)
+            victim = connection if is_urgent else _oldest_silent(most) or connection
+        elif len(of_address) >= STRANGERS_MAX:
+            self._say(
+                f"{connection.address} has {len(of_address)} connections that sent no valid token"
+            )
+            victim = _oldest_silent(of_address) or connection
+        of_address[connection] = None
+        if victim is not None:
+            self.remove(victim)
+            victim.transport.close()
+
+    def note_request(self, connection: Connection) -> None:
+        """Note that a request of the connection has its answer."""
+        of_address = self._of.get(connection.address, {})
+        if connection in of_address:
+            del of_address[connection]
+            of_address[connection] = None
+
+    def remove(self, connection: Connection) -> None:
+        of_address = self._of.get(connection.address, {})
+        of_address.pop(connection, None)
+        if not of_address:
+            self._of.pop(connection.address, None)
+
+    def _say(self, why: str) -> None:
         if time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _SAY_EVERY_S
             log.warning("connections are refused: %s", why)
-        return False
 
-    def remove(self, connection: Connection) -> None:
-        self._of[connection.address].discard(connection)
-        if not self._of[connection.address]:
-            del self._of[connection.address]
+
+def _oldest_silent(connections: Iterable[Connection]) -> Connection | None:
+    silent = (each for each in connections if each.is_silent() and not each.has_token())
+    return next(silent, None)
 
 
 class Connection(HttpToolsProtocol):
@@ -118,8 +143,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
-        if self._strangers.admit(self):
-            self._set_timer()
+        self._set_timer()
+        self._strangers.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -129,6 +154,10 @@ class Connection(HttpToolsProtocol):
     def has_token(self) -> bool:
         """The last request was of a user or of a worker."""
         return self.scope is not None and ("user" in self.scope or "attempt" in self.scope)
+
+    def is_silent(self) -> bool:
+        """The server waits for the rest of a request, or for the next one."""
+        return self._head is None or self._timer is not None
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -153,6 +182,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:  # no other request came with this one
+            self._strangers.note_request(self)
             self._set_timer()
 
     def _set_timer(self) -> None:

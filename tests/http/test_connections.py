@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-import requests
 
 from client_lib.spec import paths
-from tests.http.conftest import DEADLINE_S, Api, Running
+from tests.http.conftest import DEADLINE_S, Running
 from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 
@@ -123,16 +122,38 @@ def test_a_request_in_progress_is_not_timed(impatient: Running) -> None:
 # --- their number
 
 
-def test_connections_of_one_address_without_a_token_are_bounded(
+def test_of_too_many_silent_connections_the_oldest_are_closed(
     few: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
-        idle = [stack.enter_context(connect(few)) for _ in range(3)]
-        for _ in range(5):
-            assert rest(stack.enter_context(connect(few))) == b""
-        assert caplog.text.count("connections are refused: 127.0.0.1 has 3 connections") == 1
-        idle[0].close()
-        eventually_answers(few.anonymous())
+        silent = [stack.enter_context(connect(few)) for _ in range(8)]
+        for connection in silent[:5]:
+            assert rest(connection) == b""
+        for connection in silent[5:]:
+            connection.sendall(head("GET", paths.HEALTHZ, None))
+            assert b" 200 " in connection.recv(65536)
+    assert caplog.text.count("connections are refused: 127.0.0.1 has 3 connections") == 1
+
+
+SILENT = {
+    "nothing": b"",
+    "half a head": b"GET /healthz HTTP/1.1\r\nX: ",
+    "no body": b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+    "a request before": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", SILENT.values(), ids=SILENT)
+def test_silent_connections_keep_no_request_out(few: Running, sent: bytes) -> None:
+    ann = few.as_user("ann")
+    assert ann("GET", paths.INFO).ok
+    with ExitStack() as stack:
+        for _ in range(30):
+            silent = stack.enter_context(connect(few))
+            silent.sendall(sent)
+            assert few.anonymous()("GET", paths.HEALTHZ).ok
+            assert few.as_user("ben")("GET", paths.INFO).ok
+            assert ann("GET", paths.INFO).ok  # on its first connection
 
 
 def test_connections_with_a_token_do_not_count(few: Running) -> None:
@@ -142,18 +163,6 @@ def test_connections_with_a_token_do_not_count(few: Running) -> None:
     with connect(few) as another:
         another.sendall(head("GET", paths.HEALTHZ, None))
         assert b" 200 " in another.recv(65536)
-
-
-def eventually_answers(api: Api) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        try:
-            assert api("GET", paths.HEALTHZ).ok
-        except requests.ConnectionError:
-            time.sleep(0.01)
-        else:
-            return
-    raise AssertionError("no connection is accepted")
 
 
 # --- bodies
