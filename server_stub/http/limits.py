@@ -10,7 +10,8 @@ connection from others: if there are too many, the oldest of these is closed.
 bounds header lines, NUL bytes, and the size and the time of the body, and then lets the request be
 authenticated. The body is counted as it streams, so that one without a Content-Length is bounded
 too. A snapshot and a function's result have larger bounds, which their handlers check while they
-stream; other bodies are kept in memory, and the server has a bound on all of them together. A body
+stream; the bytes of a session are passed on as they arrive; other bodies are kept in memory, and
+the server has a bound on all of them together. A body
 is read only when the handler asks for it, and so none without a valid token.
 """
 
@@ -262,6 +263,7 @@ class Guard:
         headers = scope["headers"]
         is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
         is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
+        is_passed_on = scope["method"] == "PUT" and "/sessions/" in scope["path"]
         if self.authenticate is not None and not ("user" in scope or "attempt" in scope):
             bound = STRANGERS_BODY_BYTES
         elif is_file:
@@ -287,9 +289,9 @@ class Guard:
             receive,
             declared,
             bound,
-            None if is_file else self.bodies,
+            None if is_file or is_passed_on else self.bodies,
             complete=not has_body,
-            of_user=not is_file and "attempt" not in scope,
+            of_user=not (is_file or is_passed_on) and "attempt" not in scope,
         )
 
 

@@ -3,7 +3,7 @@ and connections to ports.
 """
 
 import shlex
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 
 from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.spec.request import SessionRequest
@@ -96,12 +96,14 @@ class Sessions:
             if end:
                 end.close()
 
-    async def take(self, user: User, session: str, offset: int, data: bytes) -> None:
-        """See `SessionEnd.take`. Raises NotFound: this user has no such session."""
+    async def take(
+        self, user: User, session: str, offset: int, pieces: AsyncIterable[bytes]
+    ) -> None:
+        """See `SessionEnd.take_all`. Raises NotFound: this user has no such session."""
         end = self._open.get((user.name, session))
         if end is None:
             raise NotFound("there is no such session, or it has ended")
-        await end.take(offset, data)
+        await end.take_all(offset, pieces)
 
     def close(self) -> None:
         """End all sessions: the server stops."""

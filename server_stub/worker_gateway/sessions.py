@@ -8,7 +8,7 @@ import asyncio
 import json
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from typing import Any
 
 from client_lib.errors import Conflict, NotFound, Unavailable
@@ -52,6 +52,18 @@ class SessionEnd:
         if before:
             reader.feed_data(before)
         return cls(reader, writer)
+
+    async def take_all(self, offset: int, pieces: AsyncIterable[bytes]) -> None:
+        """Pass the bytes of a request on as they arrive, so that no more than a piece is held while
+        the other end reads nothing. A request without bytes is the end. Raises as `take`, for the
+        first bytes that were not taken."""
+        begin = offset
+        async for piece in pieces:
+            if piece:
+                await self.take(offset, piece)
+                offset += len(piece)
+        if offset == begin:
+            await self.take(offset, b"")
 
     async def take(self, offset: int, data: bytes) -> None:
         """Pass bytes on. Bytes that a repeated request brings again are dropped. No bytes: the end.

@@ -5,6 +5,7 @@ import io
 import os
 import select
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,7 @@ from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.http_client import connect
 from client_lib.transport.rest import Rest
+from server_stub.http.limits import BODIES_MAX_BYTES
 from tests.http.conftest import DEADLINE_S, Api, Running
 from tests.http.test_stacks import runs
 from tests.kit.bounds import Bounds
@@ -171,9 +173,34 @@ def test_a_user_who_leaves_with_unsent_input(workers: Workers, ann: Api, bounds:
     workers.answer()
     put = partial(ann, "PUT", SESSION, data=bytes(2**20))
     with begun(ann, "0"):
-        assert put(params={"offset": 0}).status_code == 200
-        assert put(params={"offset": 2**20}).json()["code"] == "unavailable"
+        assert put(params={"offset": 0}).json()["code"] == "unavailable"
+        assert put(params={"offset": 0}).json()["code"] == "unavailable"
     assert is_closed(*workers.ends)
+
+
+def test_the_server_keeps_little_of_input_that_nobody_reads(
+    server: Running, workers: Workers, ann: Api, bounds: Bounds
+) -> None:
+    bounds("server_stub.worker_gateway.sessions", ROOM_S=1.0)
+    workers.answer()
+    sessions = [f"{number:x}" for number in range(16)]
+    answers = [begun(Api(ann.url, ann.token), session) for session in sessions]
+    body = b"," * 2**24
+
+    def put(session: str) -> requests.Response:
+        path = paths.job_session("train", session * 32)
+        return Api(ann.url, ann.token)("PUT", path, params={"offset": 0}, data=body)
+
+    tracemalloc.start()
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        codes = [answer.json()["code"] for answer in pool.map(put, sessions)]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert set(codes) == {"unavailable"}
+    assert server.call(lambda: server.parts.bodies.free) == BODIES_MAX_BYTES
+    assert most < len(sessions) * 2**20
+    for answer in answers:
+        answer.close()
 
 
 def test_a_user_who_leaves_before_the_session_begins(

@@ -455,7 +455,7 @@ async def put_session(
     """Send bytes to a session of this user."""
     del name
     request.scope["routine"] = True
-    await parts.service.sessions.take(user, session, offset, await request.body())
+    await parts.service.sessions.take(user, session, offset, request.stream())
     return wire.Answer(message="the bytes were passed on")
 
 

@@ -188,7 +188,7 @@ async def put_worker_session(
     request: Request, caller: Caller, mark: str, offset: Offset = 0
 ) -> Answer:
     """Send bytes to the user of a session; an empty body ends it."""
-    await caller.worker.sessions.end(mark).take(offset, await request.body())
+    await caller.worker.sessions.end(mark).take_all(offset, request.stream())
     return Answer(message="the bytes were passed on")
 
 
