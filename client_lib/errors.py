@@ -6,6 +6,8 @@ Standard library only: the server, the client and `import client_lib` all load i
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from client_lib import visible_text
+
 
 class ClientLibError(Exception):
     """The root of the tree. `message` names the thing and the value, `hint` the way
@@ -28,7 +30,8 @@ class ClientLibError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return self.message + (f"\n{self.hint}" if self.hint else "")
+        """The text for people; `message` and `hint` are as they came."""
+        return visible_text.plain(self.message + (f"\n{self.hint}" if self.hint else ""))
 
     def body(self) -> dict[str, Any]:
         """The JSON object sent over HTTP: code, message and, if there is one, hint."""

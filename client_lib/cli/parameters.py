@@ -123,6 +123,7 @@ def _connected(command: F) -> F:
 
 _OUTPUT = Option("-o", "--output", help="Form of what is printed.")
 TextOrJson = Annotated[Literal["text", "json"], _OUTPUT]
+TextJsonOrRaw = Annotated[Literal["text", "json", "raw"], _OUTPUT]
 TextJsonOrName = Annotated[Literal["text", "json", "name"], _OUTPUT]
 TableOrJson = Annotated[Literal["table", "json"], _OUTPUT]
 TableJsonOrCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]

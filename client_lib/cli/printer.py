@@ -19,8 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from client_lib import visible_text
 from client_lib.errors import ClientLibError, JobFailed
-from client_lib.reports.table import Row, aligned, harmless, one_line, without_colours
+from client_lib.reports.table import Row, aligned, one_line
 
 if TYPE_CHECKING:
     from client_lib.cli.drawing import Work
@@ -50,14 +51,21 @@ def data_at_once(text: str) -> None:
     sys.stdout.flush()
 
 
+def data_bytes(line: bytes, *, at_once: bool) -> None:
+    """One line of data as it is. `at_once`: a user watches it as it comes."""
+    sys.stdout.buffer.write(line + b"\n")
+    if at_once:
+        sys.stdout.buffer.flush()
+
+
 def lines(texts: Iterable[str]) -> None:
-    """Each on a line of its own, its control characters made harmless."""
+    """Each on a line of its own, whatever its characters."""
     for text in texts:
-        data(harmless(text))
+        data(visible_text.one_line(text))
 
 
 def data_json(value: object) -> None:
-    data(json.dumps(value, indent=2, ensure_ascii=False))
+    data(visible_text.in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def hint(text: str) -> None:
@@ -65,7 +73,7 @@ def hint(text: str) -> None:
     the next command, a notice.
     """
     sys.stdout.flush()  # keeps the order of both streams on a shared terminal
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(visible_text.plain(text) + "\n")
     sys.stderr.flush()
 
 
@@ -110,7 +118,7 @@ def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
                 break_on_hyphens=False,
             )
         style = STYLES.get(part.kind) if coloured else None
-        for line in (harmless(without_colours(line)) for line in lines):
+        for line in map(visible_text.one_line, lines):
             file.write(f"\x1b[{style}m{line}\x1b[0m\n" if style else f"{line}\n")
     file.flush()
 

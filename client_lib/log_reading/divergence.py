@@ -17,8 +17,8 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import NamedTuple, TypedDict
 
-from client_lib.launcher_protocol.record import GOES_ON, MAX_TEXT, PROGRESS
-from client_lib.log_reading.reader import LogEntry
+from client_lib.launcher_protocol.record import MAX_TEXT, PROGRESS
+from client_lib.log_reading.reader import LogEntry, whole_entries
 from client_lib.spec.wording import spans
 
 BEFORE = 2
@@ -180,20 +180,10 @@ def as_text(found: Divergence) -> list[str]:
 
 def _lines(entries: Iterable[LogEntry]) -> Iterator[tuple[int, LogEntry]]:
     """Whole lines with their ranks, without progress."""
-    begun: dict[tuple[int, str], LogEntry] = {}
-    for entry in entries:
-        if entry.rank is None or entry.kind == PROGRESS or entry.stream not in _COMPARED:
-            continue
-        before = begun.pop((entry.rank, entry.stream), None)
-        whole = entry
-        if before:
-            whole = entry._replace(text=(before.text + entry.text)[:MAX_TEXT])
-        if entry.kind == GOES_ON:
-            begun[entry.rank, entry.stream] = whole
-        else:
-            yield entry.rank, whole
-    for (rank, _), entry in begun.items():
-        yield rank, entry
+    compared = (entry for entry in entries if entry.stream in _COMPARED and entry.rank is not None)
+    for entry in whole_entries(compared):
+        if entry.kind != PROGRESS:
+            yield entry.rank or 0, entry._replace(text=entry.text[:MAX_TEXT])
 
 
 def _masked(text: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from client_lib.errors import BadResponse, ClientLibError
 from client_lib.launcher_protocol import record as log_format
-from client_lib.launcher_protocol.record import GOES_ON, NO_RANK, PROGRESS
+from client_lib.launcher_protocol.record import NO_RANK
+from client_lib.launcher_protocol.whole_lines import WholeLines
 from client_lib.spec.paths import Position, format_cursor, parse_cursor
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -26,7 +27,9 @@ Transient, OSError or a body that ends too early the request is repeated. A gene
 its reader stops."""
 
 MAX_FRAME = 16 * 2**20
-MAX_LINE = 2**20  # bytes; a longer line is given in pieces
+HELD_MAX = 64 * 2**20
+"""Bytes (or characters, of entries) of lines without an end that a reader of whole lines holds: of
+all ranks together. A longer line is given in pieces."""
 # each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no
 # launcher wrote
 _FIELDS = re.compile(log_format.RECORD)
@@ -252,70 +255,65 @@ def log_entries(
 
 
 def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[str]:
-    """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only
-    the last one. Only the job's own lines, unless `params` name streams. Otherwise as
-    `log_entries`."""
+    """The text of each line of `raw_lines`, bytes that are no UTF-8 replaced."""
+    for line in raw_lines(open_stream, params, retry_s=retry_s):
+        yield line.decode("utf-8", "replace")
+
+
+def raw_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[bytes]:
+    """The bytes of every line, whole (see HELD_MAX), without its end. Of a run of progress only the
+    last one. Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`."""
     own = "stream" not in params
     # the server counts the tail; without one it is cheaper to send everything
     if own and "tail" in params:
         params = {**params, "stream": list(log_format.JOB_STREAMS)}
-    for line in _whole_lines(_resumed(open_stream, params, retry_s), own):
-        yield line.decode("utf-8", "replace")
-
-
-def _whole_lines(received: Iterator[Frame], own: bool) -> Iterator[bytes]:
-    """Join records into lines. Holds unfinished lines (MAX_LINE each) and the
-    last progress, nothing else.
-    """
-    unfinished: dict[tuple[int, bytes], bytes] = {}
-    progress: dict[tuple[int, bytes], bytes] = {}
+    whole = WholeLines[tuple[int, bytes], None, bytes](HELD_MAX)
     newest = 0
-
-    def flushed() -> Iterator[bytes]:
-        for source in sorted({*unfinished, *progress}):
-            yield from (held.pop(source) for held in (progress, unfinished) if source in held)
-
-    for frame in received:
+    for frame in _resumed(open_stream, params, retry_s):
         if not isinstance(frame, Records):
             continue
         attempt, worker, _, data = frame
         if attempt > newest:  # the previous attempt is complete
             newest = attempt
-            yield from flushed()
+            yield from (text for _, _, text in whole.close())
         for origin, kind, text in _PIECES.findall(data):
             if own and origin == _OF_LAUNCHER:
                 continue
-            if not (kind or unfinished or progress):  # the usual case
+            if not (kind or whole.holds):  # the usual case
                 yield text
                 continue
-            source = (worker, origin)
-            before = unfinished.pop(source, b"")
-            if len(before) + len(text) > MAX_LINE:
-                yield before
-                before = b""
-            if kind == GOES_ON.encode():
-                unfinished[source] = before + text
-            elif kind:
-                progress[source] = before + text
-            else:
-                if source in progress:
-                    yield progress.pop(source)
-                yield before + text
-    yield from flushed()
+            for _, _, line in whole.add((worker, origin), None, kind.decode(), text):
+                yield line
+    yield from (text for _, _, text in whole.close())
 
 
-def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
-    """Entries for an output that can't be redrawn: each run of progress gives its last
-    entry, when the run is over.
-    """
-    held: dict[tuple[int, int, int | None, str], LogEntry] = {}
+class WholeEntries:
+    """Joins entries to whole lines (see HELD_MAX), for an output that can't be redrawn. Of each run
+    of progress the last entry remains, when the run is over."""
+
+    def __init__(self) -> None:
+        self._whole = WholeLines[tuple[int, int | None, str], LogEntry, str](HELD_MAX)
+        self._attempt = 0
+
+    def add(self, entry: LogEntry) -> list[LogEntry]:
+        """The entries that this one completes."""
+        before = self.close() if entry.attempt > self._attempt else []
+        self._attempt = max(self._attempt, entry.attempt)
+        source = (entry.worker, entry.rank, entry.stream)
+        return before + _entries(self._whole.add(source, entry, entry.kind, entry.text))
+
+    def close(self) -> list[LogEntry]:
+        """Everything that is held: nothing follows."""
+        return _entries(self._whole.close())
+
+
+def _entries(lines: Iterable[tuple[LogEntry, str, str]]) -> list[LogEntry]:
+    return [first._replace(kind=kind, text=text) for first, kind, text in lines]
+
+
+def whole_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+    """The entries as `WholeEntries` joins them."""
+    whole = WholeEntries()
     for entry in entries:
-        source = (entry.attempt, entry.worker, entry.rank, entry.stream)
-        last = held.pop(source, None)
-        if entry.kind == PROGRESS:
-            held[source] = entry
-        else:
-            if last:
-                yield last
-            yield entry
-    yield from held.values()
+        yield from whole.add(entry)
+    yield from whole.close()

@@ -1,12 +1,13 @@
 """Print a job's log: stream in, text out.
 
     [0] epoch 1 loss 0.25          `[rank]`, where the job has several
-    [0-3] loading…                 identical lines of several ranks, collapsed; a line that goes on
-    [1] …done                      and its continuation
+    [0-3] loading                  identical lines of several ranks, collapsed
     [train.log] epoch 1            a line of no rank: its stream, and its worker from 1 on
 
-Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the last line of a
-progress bar is printed.
+On a terminal and in a notebook text appears as soon as it is there, and nothing in it acts on the
+screen but colours (`visible_text`): a rank's own redraws came as progress, which is drawn below the
+lines. A line without an end is shown as `[0] loading…`, and continued as `[0] …done`. In a pipe or
+a file lines are whole and as they were written; of a progress bar the last state is a line.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from client_lib import visible_text
 from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.launcher_protocol.record import GOES_ON, LAUNCHER, PROGRESS
-from client_lib.log_reading.reader import Gap, LogEntry, Params, log_entries
+from client_lib.log_reading.reader import Gap, LogEntry, Params, WholeEntries, log_entries
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wording import spans
 
@@ -141,6 +143,8 @@ class LogOutput:
                 try:
                     with self._lock:
                         self.out.flush()  # the next block may take long
+                        if self._printer.columns is not None:
+                            self._printer.columns = width(self.out)
                 except OSError as error:
                     raise _OutputGone(error) from error
 
@@ -176,6 +180,7 @@ class LogOutput:
         """Print a message that is no line of the job: on stderr, so that
         it is never taken for one.
         """
+        text = visible_text.plain(text)
         with self._lock:
             if self.beside:
                 self.beside.say(text)
@@ -272,7 +277,8 @@ class LogPrinter:
     prefix: bool = True
     timestamps: bool = False
     columns: int | None = None
-    """Width of the terminal; None: the output is no terminal, and nothing is redrawn."""
+    """Width of the terminal; None: the output is no terminal, and nothing is redrawn. It may be set
+    anew: terminals are resized."""
     collapse: bool = False
     bars_beside: bool = False
     """The caller shows `bars` elsewhere."""
@@ -285,17 +291,22 @@ class LogPrinter:
         self._going_on: set[_Source] = set()
         self._bars: dict[_Source, str] = {}
         self._drawn = 0
+        # None: text is shown to a reader who waits for it
+        self._whole = WholeEntries() if self.columns is None and not self.bars_beside else None
 
     def feed(self, entry: LogEntry) -> str:
         """The text to write for this entry; "" if it has to wait."""
+        if self._whole is None:
+            return self._fed(entry._replace(text=visible_text.for_terminal(entry.text)))
+        return "".join(map(self._fed, self._whole.add(entry)))
+
+    def _fed(self, entry: LogEntry) -> str:
         source = (entry.attempt, entry.worker, entry.rank, entry.stream)
-        if entry.kind == PROGRESS:
+        if entry.kind == PROGRESS and self._whole is None:
             self._going_on.discard(source)
             self._bars[source] = self._head(entry, [entry.rank]) + entry.text
             return "" if self.columns is None else self.clear() + self._drawing()
-        bar = self._bars.pop(source, None)
-        # a line ends a progress bar, whose last state is printed as a line where nothing is redrawn
-        ended = [] if bar is None or self.columns is not None or self.bars_beside else [f"{bar}\n"]
+        self._bars.pop(source, None)  # a line ends a progress bar
         starts_inside = source in self._going_on
         (self._going_on.add if entry.kind == GOES_ON else self._going_on.discard)(source)
         likeness = (
@@ -307,9 +318,7 @@ class LogPrinter:
             entry.rank is None,
         )
         line = _Line(entry, starts_inside, [entry.rank], likeness)
-        return self._write(
-            ended + self._rendered(self._released(line) if self.collapse else [line])
-        )
+        return self._write(self._rendered(self._released(line) if self.collapse else [line]))
 
     def idle(self) -> str:
         """Release held lines: no line came for a moment."""
@@ -319,9 +328,10 @@ class LogPrinter:
 
     def close(self) -> str:
         """Return everything that is held, and the last progress."""
+        rest = "".join(map(self._fed, self._whole.close() if self._whole else ()))
         bars = [*self._bars.values()]
         self._bars = {}
-        return self.idle() + self._write([f"{self._painted(bar)}\n" for bar in bars])
+        return rest + self.idle() + self._write([f"{self._painted(bar)}\n" for bar in bars])
 
     def _released(self, line: _Line) -> list[_Line]:
         """Hold the line, or join it to an equal line of other ranks; return the lines that need not
@@ -389,10 +399,12 @@ class LogPrinter:
         ranks = {source[2] for source in sources if source[2] is not None}
         steps = [int(found.group(1)) for bar in bars if (found := _STEP.match(bar))]
         if len(ranks) < FEW or len(steps) < len(bars):
-            return [bar[:width] for bar in bars]
+            return bars if width is None else [visible_text.cut(bar, width) for bar in bars]
         spread = f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}"
-        first = bars[0] if width is None else bars[0][: max(0, width - len(spread))]
-        return [(first + spread)[:width]]
+        if width is None:
+            return [bars[0] + spread]
+        first = visible_text.cut(bars[0], max(0, width - len(spread)))
+        return [first + spread[:width]]
 
     def clear(self) -> str:
         """Erase the bars until the next `feed`: other text is about to

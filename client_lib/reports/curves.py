@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, pairwise
 from typing import Any
 
+from client_lib import visible_text
 from client_lib.errors import NotFound
-from client_lib.reports.table import Json, Row, harmless, number, progress, script
+from client_lib.reports.table import Json, Row, number, progress, script
 from client_lib.spec.command_line import split_script
 
 Measured = tuple[Json, Sequence[Json]]
@@ -76,7 +77,7 @@ def csv_rows(metrics: Json) -> Iterator[Row]:
     """Heading and one row per value."""
     yield "metric", "rank", "step", "time", "value"
     for curve in metrics["curves"]:
-        name = harmless(curve["name"])
+        name = visible_text.one_line(curve["name"])
         rank = "" if curve["rank"] is None else str(curve["rank"])
         points = zip(curve["steps"], curve["times"], curve["values"], strict=True)
         for step, time, value in points:
@@ -243,7 +244,7 @@ def compared_rows(found: Sequence[Json], *, exact: bool = False) -> list[Row]:
         given = [job["arguments"].get(name, "") for name in arguments]
         values = [job["metrics"].get(name, {}).get(kind) for name, kind in metrics]
         cells.append([job["name"], job["state"], *given, *map(shown, values)])
-    return [[harmless(cell) for cell in row] for row in cells]
+    return [[visible_text.one_line(cell) for cell in row] for row in cells]
 
 
 def _known(job: Json) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar
 
+from client_lib import visible_text
 from client_lib.spec.wording import about, duration
 
 Json = Mapping[str, Any]
@@ -19,8 +20,6 @@ J = TypeVar("J", bound=Json)
 
 CUT = ("SCRIPT", "WHY")
 """Columns that are cut where the terminal ends; no other column is as long."""
-_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
-_CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _FOLDER = re.compile(r"^/[^\s()]*/")
 """The folder of a script."""
 _GPUS = re.compile(r"(?:^|\.)(\d+)gpu")
@@ -107,20 +106,8 @@ def aligned(cells: Sequence[Row]) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with its white space folded and its control characters made
-    harmless; `-` if nothing is left.
-    """
-    return harmless(" ".join(text.split())) or "-"
-
-
-def without_colours(text: str) -> str:
-    """`text` without the escape sequences that set colours."""
-    return _COLOUR.sub("", text)
-
-
-def harmless(text: str) -> str:
-    """`text` with another character in the place of each control character."""
-    return text.translate(_CONTROL)
+    """`text` with its white space folded, as `visible_text` shows it; `-` if nothing is left."""
+    return visible_text.one_line(" ".join(text.split())) or "-"
 
 
 # --- facts of a job

@@ -425,7 +425,7 @@ def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(
         EventList(events=[happened]).model_dump(mode="json"),
     )
     *shown, step = cli("explain", "ba").stdout.splitlines()
-    in_python = get_job("bad", client=Client(small_server.url)).explain().replace("\x1b", "�")
+    in_python = get_job("bad", client=Client(small_server.url)).explain().replace("\x1b", "␛")
     assert shown == in_python.splitlines()[:-1]
     assert step == "next: `client-lib logs bad --rank 0` has what it printed"
     assert "    2026-01-02T03:04:05Z  PENDING (Queued): accepted" in shown

@@ -448,6 +448,47 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_stop_it(
     assert json.loads(cli("status", name, "-o", "json").stdout)["state"] == "RUNNING"
 
 
+LONG_LINE = """
+import json, sys
+print(json.dumps({"eval": ["x" * 10] * 100_000, "last": 42}))
+sys.stdout.flush()
+sys.stdout.buffer.write(b"\\xff\\x1b]52;c;aGk=\\x07after\\n")
+"""
+
+
+def test_a_line_of_a_megabyte_is_whole_where_a_program_reads_it(
+    shell: dict[str, str], cli: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "long.py").write_text(LONG_LINE)
+    cli("submit", "-f", "--processes-per-worker", "1", "--name", "long", str(tmp_path / "long.py"))
+    first, second, *_ = cli("logs", "long").stdout.splitlines()
+    assert json.loads(first)["last"] == 42
+    assert second == "\ufffd\x1b]52;c;aGk=\x07after"
+    entries = [json.loads(line) for line in cli("logs", "-o", "json", "long").stdout.splitlines()]
+    printed = [entry for entry in entries if entry["stream"] == "stdout"]
+    assert [(entry["kind"], entry["text"]) for entry in printed] == [("", first), ("", second)]
+    raw = subprocess.run([*CLI, "logs", "-o", "raw", "long"], env=shell, stdout=subprocess.PIPE)
+    assert raw.stdout == first.encode() + b"\n\xff\x1b]52;c;aGk=\x07after\n"
+
+
+def test_a_terminal_shows_a_log_and_does_nothing_that_it_says(
+    shell: dict[str, str], cli: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "hostile.py").write_text(r"print('\x1b[31mred\x1b[A\x1b]52;c;aGk=\x07 \u202eword')")
+    cli(
+        "submit",
+        "-f",
+        "--processes-per-worker",
+        "1",
+        "--name",
+        "hostile",
+        str(tmp_path / "hostile.py"),
+    )
+    with Terminal("logs", "hostile", environment=shell) as terminal:
+        shown = terminal.read_to_end()
+    assert shown == b"\x1b[31mred <U+202E>word\x1b[0m\r\n"
+
+
 def test_a_pipe_that_reads_one_line_ends_the_command_and_not_the_job(
     shell: dict[str, str], cli: Run, script: Path
 ) -> None:

@@ -10,14 +10,14 @@ from hypothesis import given, strategies as st
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
 from client_lib.launcher_protocol.record import JOB_STREAMS
 from client_lib.log_reading.reader import (
-    MAX_LINE,
+    HELD_MAX,
     OpenStream,
     Params,
     log_entries,
     log_lines,
     log_params,
     read_frames,
-    settled_entries,
+    whole_entries,
 )
 from client_lib.transport.failures import Transient
 from tests.kit.bounds import Bounds
@@ -98,7 +98,7 @@ def test_a_line_without_end_is_given_in_pieces_that_fit_in_memory() -> None:
     frames = [records(*[("0 stdout+", piece)] * 50) for _ in range(20)]
     lines = list(log_lines(Bodies(STATE + b"".join(frames) + END), {}))
     assert sum(map(len, lines)) == 20 * 50 * len(piece)
-    assert max(map(len, lines)) <= MAX_LINE
+    assert max(map(len, lines)) <= HELD_MAX
 
 
 def test_lines_hold_the_last_progress_of_each_run() -> None:
@@ -136,7 +136,7 @@ def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for() -> None:
 def test_entries_can_be_asked_for_without_what_progress_redraws() -> None:
     bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
     body = STATE + records(*bars, ("0 stdout", b"line"), ("0 stderr", b"done"), *bars) + END
-    settled = settled_entries(log_entries(Bodies(body), {}))
+    settled = whole_entries(log_entries(Bodies(body), {}))
     assert [entry.text for entry in settled] == ["line", "99 %", "done", "99 %"]
 
 

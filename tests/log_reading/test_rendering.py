@@ -3,7 +3,10 @@
 import time
 from datetime import timedelta
 
+import pytest
+
 from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRESS
+from client_lib.log_reading import reader
 from client_lib.log_reading.reader import LogEntry
 from client_lib.log_reading.text_output import LogPrinter
 from tests.logs.support import START
@@ -72,15 +75,26 @@ def test_stamps_are_utc_with_milliseconds() -> None:
     )
 
 
-def test_a_line_that_goes_on_is_marked_on_both_sides() -> None:
-    text = printed(
-        LogPrinter(),
-        entry("load", kind=GOES_ON),
-        entry("other", rank=1),
-        entry("ing", kind=GOES_ON),
-        entry(""),
-    )
+def test_a_terminal_shows_a_line_that_goes_on_at_once_and_marks_both_sides() -> None:
+    pieces = [entry("load", kind=GOES_ON), entry("other", rank=1), entry("ing", kind=GOES_ON)]
+    text = printed(LogPrinter(columns=80), *pieces, entry(""))
     assert text == "[0] load…\n[1] other\n[0] …ing…\n[0] …\n"
+
+
+def test_a_pipe_gets_lines_whole_and_as_they_were_written() -> None:
+    osc = "\x1b]52;c;aGk=\x07"
+    pieces = [entry("load", kind=GOES_ON), entry(osc, rank=1), entry("ing", kind=GOES_ON)]
+    assert printed(LogPrinter(), *pieces, entry("")) == f"[1] {osc}\n[0] loading\n"
+    assert printed(LogPrinter(), *pieces) == f"[1] {osc}\n[0] loading\n"
+
+
+def test_a_pipe_gets_a_line_that_memory_can_not_hold_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # a line of 64 MiB takes long to make
+    monkeypatch.setattr(reader, "HELD_MAX", 8)
+    pieces = [entry("12345", kind=GOES_ON), entry("67890", kind=GOES_ON), entry("end")]
+    assert printed(LogPrinter(), *pieces) == "[0] 1234567890…\n[0] …end\n"
 
 
 def test_a_pipe_gets_the_last_progress_of_a_run_only() -> None:

@@ -1,12 +1,15 @@
 """The log on the page of a job, in a real browser."""
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from client_lib import visible_text
 from tests.http.conftest import Running
 from tests.kit.waiting import until
+from tests.log_reading.sequences import COLOURS, SEQUENCES
 from tests.logs.support import LogWriter
 from tests.page.conftest import login
 from tests.page.support import log_of, open_job, row, running_job, violations
@@ -60,6 +63,17 @@ def test_a_line_is_text_whatever_it_holds(page: Any, server: Running, log: LogWr
     assert row(page, "onerror").inner_text() == f"[0] {HOSTILE.split(chr(27), maxsplit=1)[0]}x"
     assert page.evaluate("window.hit") is None
     assert page.locator(".log-box img, .log-box script, .log-box a").count() == 0
+
+
+def test_a_line_reads_as_on_a_terminal(page: Any, server: Running, log: LogWriter) -> None:
+    open_job(page, server)
+    lines = [f"{first} a {second} b \u202e" for first, second in pairwise([*SEQUENCES, *COLOURS])]
+    shown = page.evaluate(
+        "async (lines) => { const { pieces } = await import('/static/ansi.js');"
+        "return lines.map((line) => pieces(line).map((piece) => piece.text).join('')); }",
+        lines,
+    )
+    assert shown == [visible_text.plain(line) for line in lines]
 
 
 def test_progress_is_redrawn_below_the_lines_and_joined_lines_are_one(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from client_lib import visible_text
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
@@ -30,7 +31,6 @@ from client_lib.cli.parameters import (
 )
 from client_lib.durable import write_file
 from client_lib.errors import Conflict, InvalidRequest, NotSupported, Unauthorized
-from client_lib.reports.table import harmless
 from client_lib.spec import paths
 from client_lib.spec.secrets import MASK
 from client_lib.transport import config, http_client, logins
@@ -204,7 +204,7 @@ def login(connection: Connection) -> None:
         ) from unknown
 
     def show(link: str, code: str) -> None:
-        printer.hint(harmless(f"open {link} and confirm the code {code}"))
+        printer.hint(visible_text.one_line(f"open {link} and confirm the code {code}"))
 
     logins.log_in(url, offer, connection.config, show)
     printer.hint(f"logged in at {url} as {connection.server_info()['user']}")

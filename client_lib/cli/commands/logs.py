@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from client_lib import visible_text
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import Collapse, CommandApp, NamesOrNewest, TextOrJson
+from client_lib.cli.parameters import Collapse, CommandApp, NamesOrNewest, TextJsonOrRaw
 from client_lib.errors import InvalidRequest
-from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
+from client_lib.log_reading.reader import (
+    LogEntry,
+    log_entries,
+    log_params,
+    raw_lines,
+    whole_entries,
+)
 from client_lib.log_reading.text_output import LogOutput, OpenLogs, several_ranks, waits_for
 from client_lib.reports import table
 from client_lib.spec.states import State
@@ -35,6 +42,7 @@ app = CommandApp()
   client-lib logs --grep 'loss.*nan' -C 3 first second
   client-lib logs --diverge train-x7k2m          the first line in which the ranks differ
   client-lib logs -o json train-x7k2m            a JSON object per line
+  client-lib logs -o raw --rank 0 train-x7k2m | jq .loss
 """
 )
 def logs(
@@ -97,14 +105,21 @@ def logs(
         bool, Option("--timestamps", help="Print before each line when it was written.")
     ] = False,
     collapse: Collapse = False,
-    output: TextOrJson = "text",
+    output: TextJsonOrRaw = "text",
 ) -> None:
     """Print the lines that the ranks of a job print, and write to train.log.
 
     Without -f: the lines that there are now. Ctrl-C stops following; the job keeps running.
+
+    A terminal gets colours, and no other control of the terminal; a pipe or file gets whole lines
+    as they were written, also of megabytes. -o raw prints their bytes alone, without [rank].
     """
-    if collapse and output == "json":
-        ctx.fail("--collapse is for text; with -o json each line is an object of its own")
+    if collapse and output != "text":
+        ctx.fail(f"--collapse is for text; with -o {output} each line stands for itself")
+    if timestamps and output == "raw":
+        ctx.fail("--timestamps is for text: -o raw prints what the job wrote, and nothing else")
+    if diverge and output == "raw":
+        ctx.fail("--diverge takes -o text or -o json")
     if diverge and any([follow, collapse, timestamps, tail is not None, since, grep]):
         ctx.fail("--diverge takes no other options than --rank, --stream, --attempt and -o")
     if context is not None and grep is None:
@@ -129,7 +144,7 @@ def logs(
     wanted: list[str | None] = [*names] or [None]
     for name in wanted:
         found = connection.job(name)
-        if len(names) > 1 and output != "json":
+        if len(names) > 1 and output == "text":
             printer.data_at_once(f"==> {found['name']} <==")
         more = {"job": found["name"]} if len(names) > 1 else {}
         open_logs = partial(connection.rest.open_logs, found["name"])
@@ -145,8 +160,11 @@ def logs(
                 )
             elif output == "json":
                 write = printer.data_at_once if follow else printer.data
-                for entry in settled_entries(log_entries(open_logs, params, retry_s=retry_s)):
+                for entry in whole_entries(log_entries(open_logs, params, retry_s=retry_s)):
                     write(_as_json(entry, more))
+            elif output == "raw":
+                for line in raw_lines(open_logs, params, retry_s=retry_s):
+                    printer.data_bytes(line, at_once=follow)
             else:
                 prefix = len(ranks or ()) != 1 and several_ranks(found["spec"])
                 log = LogOutput(
@@ -193,4 +211,5 @@ def _print_divergence(
 def _as_json(entry: LogEntry | Divergence, more: dict[str, str]) -> str:
     """One object; the time as RFC 3339 in UTC, to the microsecond."""
     stamp = entry.time.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return json.dumps({**more, **entry._asdict(), "time": stamp}, ensure_ascii=False)
+    text = json.dumps({**more, **entry._asdict(), "time": stamp}, ensure_ascii=False)
+    return visible_text.in_json(text)

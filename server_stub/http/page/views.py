@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from jinja2.filters import do_mark_safe
 
+from client_lib import visible_text
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
 from client_lib.spec.job import LABELS_MAX
@@ -46,7 +47,7 @@ SPELLING = explanation.Spelling(
 def _with_code(text: str) -> str:
     """A sentence as HTML, in which what stands between backticks is code."""
     return do_mark_safe(
-        re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(table.without_colours(text)))
+        re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(visible_text.plain(text)))
     )
 
 
@@ -56,7 +57,7 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     # no Markup
-    finalize=lambda value: table.without_colours(value) if type(value) is str else value,
+    finalize=lambda value: visible_text.plain(value) if type(value) is str else value,
 )
 _ENVIRONMENT.filters["with_code"] = _with_code
 _ENVIRONMENT.globals.update(described=described, table=table, words=shlex.join, states=list(State))
@@ -120,11 +121,11 @@ def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]
 
 
 def variables(values: Mapping[str, object]) -> str:
-    """Variables as a form has them, NAME=value in each line; `***` stands for
-    what is no text of one line.
+    """Variables as a form has them, NAME=value in each line; `***` stands for what can't be shown
+    as it is, or in one line.
     """
     shown = {
-        name: MASK if value is None or {*"\r\n"} & {*str(value)} else value
+        name: MASK if value is None or visible_text.one_line(str(value)) != str(value) else value
         for name, value in values.items()
     }
     return "".join(f"{name}={value}\n" for name, value in sorted(shown.items()))

@@ -9,6 +9,7 @@ from client_lib.spec.states import Reason, State
 from server_stub.http.api.public_v2 import jobs
 from server_stub.http.api.public_v2.jobs import PlatformText, line_by_line
 from server_stub.logs.records import LoggedJob
+from server_stub.logs.render import HELD_MAX
 
 TIME = "2026-11-21T14:54:31.000001Z"
 WORKER_0, WORKER_1 = (1, 0), (1, 1)
@@ -54,7 +55,11 @@ def test_a_line_that_came_in_parts_is_one_line() -> None:
 
 
 def test_parts_of_a_line_without_an_end_are_not_kept_for_ever() -> None:
-    assert len(written(*[record("x" * 2**18, kind="+")] * 5).splitlines()) == 2
+    piece = record("x" * 2**18, kind="+")
+    fit = HELD_MAX // 2**18
+    assert len(written(*[piece] * fit).splitlines()) == 1
+    assert len(written(*[piece] * (fit + 1)).splitlines()) == 1
+    assert len(written(*[piece] * (fit + 2)).splitlines()) == 2
 
 
 def test_of_a_run_of_progress_the_last_is_kept() -> None:

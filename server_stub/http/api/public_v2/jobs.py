@@ -23,7 +23,8 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from client_lib.errors import InvalidRequest, NotFound
-from client_lib.launcher_protocol.record import GOES_ON, LAUNCHER, PROGRESS
+from client_lib.launcher_protocol.record import LAUNCHER
+from client_lib.launcher_protocol.whole_lines import WholeLines
 from client_lib.spec import mlspace
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.mlspace import Status
@@ -37,7 +38,7 @@ from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.public_v2 import models, translate
 from server_stub.logs.query import MAX_TAIL, LogQuery
 from server_stub.logs.records import LoggedJob
-from server_stub.logs.render import FIELDS, Renderer
+from server_stub.logs.render import FIELDS, HELD_MAX, Renderer, Source
 from server_stub.logs.stream import stream as stream_logs
 from server_stub.service import JobFilters
 from server_stub.settings import Settings
@@ -56,11 +57,8 @@ _STREAMS = frozenset({"stdout", "stderr"})
 """Platform: the output of processes. Lines of a train.log are not in its logs."""
 SILENCE_S = 240.0
 """Platform: its clients give up a connection after 600 s without a byte."""
-_HELD_MAX = 2**20
 _TEXT = "text/plain; charset=utf-8"
 """Platform: without the charset its clients read UTF-8 as Latin-1."""
-_Source = tuple[Position, str, str]
-"""The worker, rank and stream of a line."""
 
 router = APIRouter(prefix="/public/v2/jobs")
 
@@ -246,29 +244,18 @@ class PlatformText(Renderer):
         self._verbose = verbose
         # Platform: that type runs without mpirun, which tags
         self._tagged = job_type != JobType.PYTORCH_ELASTIC
-        self._progress: dict[_Source, str] = {}
-        """Lines of progress bars, which may be overwritten."""
-        self._begun: dict[_Source, str] = {}
+        self._whole = WholeLines[Source, tuple[str, Source], str](HELD_MAX)
         self._sent_at = monotonic()
 
     def records(self, position: Position, end: int, data: bytes) -> bytes:
         lines = []
         for _, time, rank, stream, kind, text in FIELDS.findall(data.decode("utf-8", "replace")):
             source = (position, rank, stream)
-            text = self._begun.pop(source, "") + text
-            if kind == GOES_ON and len(text) < _HELD_MAX:
-                self._begun[source] = text
-                continue
-            before = self._progress.pop(source, "")
-            line = self._line(time, source, text)
-            if kind == PROGRESS:
-                self._progress[source] = line
-            else:
-                lines.append(before + line)
-        return self._sent("".join(lines))
+            lines += self._whole.add(source, (time, source), kind, text)
+        return self._sent("".join(map(self._line, lines)))
 
-    def _line(self, time: str, source: _Source, text: str) -> str:
-        _, rank, stream = source
+    def _line(self, line: tuple[tuple[str, Source], str, str]) -> str:
+        (time, (_, rank, stream)), _, text = line
         when = f"{time} " if self._verbose else ""
         tag = f"[1,{rank}]<{stream}>:" if self._tagged and stream != LAUNCHER else ""
         return f"{when}{tag}{text}\n"
@@ -281,8 +268,7 @@ class PlatformText(Renderer):
 
     def end(self, job: LoggedJob) -> bytes:
         """Incomplete lines, the last progress bars, and the reason if the job did not succeed."""
-        lines = [self._line("", source, text) for source, text in self._begun.items()]
-        lines += self._progress.values()
+        lines = [*map(self._line, self._whole.close())]
         if job.state.final and job.state is not State.SUCCEEDED:
             lines.append(
                 f"Job {self._name} {mlspace.listed_status(job.state, job.reason)}: {job.message}\n"

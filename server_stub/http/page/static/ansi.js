@@ -1,7 +1,10 @@
-// Text with terminal colours (SGR) to DOM nodes: text nodes and spans, never HTML. Other escape sequences are removed.
+// Text with terminal colours (SGR) to DOM nodes: text nodes and spans, never HTML. Other whole escape sequences are left
+// out, and all other control characters and invisible ones are shown, as client_lib/visible_text.py does it.
 
-const ESCAPE = /\x1b(?:\[([0-9;:]*)([\x20-\x2f]*[\x40-\x7e])|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[\x20-\x2f]*[\x30-\x7e]?)/g;
-const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
+const ESCAPE =
+  /\x1b\[([0-9;:]*)m|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]/g;
+const UNSEEN =
+  /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e01ef}]/gu;
 const LEVELS = [0, 95, 135, 175, 215, 255];
 
 /**
@@ -18,18 +21,29 @@ const ENDS = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inv
 /** @returns {Look} */
 const plain = () => ({ fg: null, bg: null, marks: new Set() });
 
+/** @param {string} text */
+const visible = (text) => text.replace(UNSEEN, shown);
+
+/** @param {string} character */
+function shown(character) {
+  const code = character.codePointAt(0) ?? 0;
+  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+  if (code === 0x7f) return "␡";
+  return `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
+}
+
 /** The pieces of a line with one look each. @param {string} line @returns {Piece[]} */
 export function pieces(line) {
-  if (!line.includes("\x1b")) return [{ text: line.replace(CONTROL, ""), look: plain() }];
+  if (!line.includes("\x1b")) return [{ text: visible(line), look: plain() }];
   /** @type {Piece[]} */
   const found = [];
   let look = plain();
   let at = 0;
-  const add = (/** @type {string} */ text) => text && found.push({ text: text.replace(CONTROL, ""), look });
+  const add = (/** @type {string} */ text) => text && found.push({ text: visible(text), look });
   for (const match of line.matchAll(ESCAPE)) {
     add(line.slice(at, match.index));
     at = match.index + match[0].length;
-    if (match[2] === "m") look = changed(look, match[1].split(/[;:]/).map(Number));
+    if (match[1] !== undefined) look = changed(look, match[1].split(/[;:]/).map(Number));
   }
   add(line.slice(at));
   return found;
