@@ -291,6 +291,8 @@ class WorkerOrder(Lenient):
     do: Literal["wait", "go", "stop", "exit"]
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL of a `stop`; None: the time in its plan."""
+    interrupt: bool = False
+    """True: SIGINT in place of SIGTERM."""
     stacks: str | None = None
     """Mark of an order to send the stacks of its ranks, which does not change what
     the worker does; None: none.

@@ -133,9 +133,21 @@ class Api:
             "GET", paths.job(name), wire.JobInfo, params, wait_s=wait_s, retry_s=retry_s
         )
 
-    def cancel_job(self, name: str, *, owner: str | None = None) -> wire.JobInfo:
-        """Order the end of the job; the end itself arrives later. A final job stays as it is."""
-        return self._call("POST", paths.job(name, "cancel"), wire.JobInfo, {"owner": owner})
+    def cancel_job(
+        self, name: str, *, owner: str | None = None, interrupt: bool = False
+    ) -> wire.JobInfo:
+        """Order the end of the job; the end itself arrives later. A final job stays as it is.
+        `interrupt`: its processes get SIGINT in place of SIGTERM, as by Ctrl-C; a later call
+        without it sends SIGTERM."""
+        params = {"owner": owner, "interrupt": "true" if interrupt else None}
+        path = paths.job(name, "cancel")
+        try:
+            return self._call("POST", path, wire.JobInfo, params)
+        except InvalidRequest as refused:
+            if not interrupt or "interrupt" not in refused.message:
+                raise
+            # a server of an older version
+            return self._call("POST", path, wire.JobInfo, {"owner": owner})
 
     def delete_job(self, name: str, *, force: bool = False, owner: str | None = None) -> str:
         """Remove the job with its logs; the server's sentence about it."""

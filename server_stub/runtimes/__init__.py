@@ -174,9 +174,11 @@ class Runtime(Protocol):
         that was started before is found again and observed, never started twice."""
         ...
 
-    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+    def stop(self, job_id: str, attempt: int, grace_s: float, *, interrupt: bool = False) -> None:
         """Send SIGTERM, then after `grace_s` SIGKILL, to every process of the attempt, or remove it
-        from the queue. Idempotent. The end is reported as an observation."""
+        from the queue. Idempotent. The end is reported as an observation. `interrupt`: SIGINT in
+        place of SIGTERM, where the workers can be reached; a later call without it sends SIGTERM.
+        """
         ...
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:

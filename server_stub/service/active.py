@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.request import SubmitRequest
@@ -44,6 +45,13 @@ class StoredJob:
         ).encode()
 
 
+class StoppedAttempt(NamedTuple):
+    """An order to stop that was given to the runtime."""
+
+    number: int
+    interrupt: bool
+
+
 @dataclass
 class ActiveJob(StoredJob):
     """A job that is not final. Only the reconciler changes it, on the event loop's thread."""
@@ -60,7 +68,7 @@ class ActiveJob(StoredJob):
     """The reason why the newest decision can't be stored yet."""
     submitted_attempt: int = 0
     """The newest attempt that this server process submitted to the runtime."""
-    stopped_attempt: int = 0
+    stopped: StoppedAttempt | None = None
     """The newest attempt that this server process stopped."""
     reported: set[tuple[int, str]] = field(default_factory=set)
     """(attempt, note) of notes that are events already."""

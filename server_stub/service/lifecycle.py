@@ -30,6 +30,8 @@ class Stop:
     message: str
     retry: bool = False
     """A new attempt follows, if max_retry allows one."""
+    interrupt: bool = False
+    """The ranks get SIGINT in place of SIGTERM."""
 
 
 INFRASTRUCTURE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE})
@@ -131,18 +133,22 @@ def observe(
 
 def ask_to_stop(status: JobStatus, stop: Stop, now: datetime) -> Decision | None:
     """Decide on an order to stop; None: the job is final or is being stopped. A cancel
-    wins over any other order.
+    wins over any other order, and over one that interrupts.
     """
-    if status.info.state.final or (
-        status.stop
-        and (status.stop.reason is Reason.CANCELLED or stop.reason is not Reason.CANCELLED)
-    ):
+    if status.info.state.final or (status.stop and not _wins(stop, status.stop)):
         return None
     after = status._replace(stop=stop)
     if status.resume_at:  # between two attempts: nothing runs that must end first
         after = after.shows(retry="")._replace(resume_at=None)
         return _final(after, (), _state_of(stop), stop.reason, stop.message, now)
-    return _moved(after, status.info.state, Reason.STOPPING, stop.message, now)
+    moved = _moved(after, status.info.state, Reason.STOPPING, stop.message, now)
+    return moved or Decision(after)
+
+
+def _wins(stop: Stop, earlier: Stop) -> bool:
+    if earlier.reason is not Reason.CANCELLED:
+        return stop.reason is Reason.CANCELLED
+    return earlier.interrupt and not stop.interrupt and stop.reason is Reason.CANCELLED
 
 
 def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) -> Decision | None:

@@ -19,7 +19,7 @@ from server_stub.failures import explain, script_change
 from server_stub.runtimes import Observation, Runtime
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
-from server_stub.service.active import ActiveJob, ActiveJobs
+from server_stub.service.active import ActiveJob, ActiveJobs, StoppedAttempt
 from server_stub.service.cleanup import Cleanup
 from server_stub.service.gate import Gate
 from server_stub.service.job_files import JobFiles
@@ -373,12 +373,13 @@ class Reconciler:
         self.observe(Observation(active.row.id, active.info.attempt, "ended", reason, message))
 
     def _stop_attempt(self, active: ActiveJob, status: JobStatus) -> None:
-        if (
-            active.stopped_attempt != status.info.attempt
-            and active.submitted_attempt == status.info.attempt
-        ):
-            active.stopped_attempt = status.info.attempt
-            self._runtime.stop(active.row.id, status.info.attempt, active.info.spec.grace_s)
+        attempt = status.info.attempt
+        interrupt = status.stop is not None and status.stop.interrupt
+        stopped = StoppedAttempt(attempt, interrupt)
+        if active.stopped != stopped and active.submitted_attempt == attempt:
+            active.stopped = stopped
+            grace_s = active.info.spec.grace_s
+            self._runtime.stop(active.row.id, attempt, grace_s, interrupt=interrupt)
 
     def _resume(self, active: ActiveJob) -> None:
         if active.status.resume_at:

@@ -216,12 +216,16 @@ class Service:
         left_out: dict[str, Any] = {**_at_default(shown), **_OF_THE_SERVER, "spec": spec}
         return shown.model_dump_json(exclude=left_out).encode()
 
-    async def cancel(self, user: User, name: str, owner: str | None = None) -> bytes:
+    async def cancel(
+        self, user: User, name: str, owner: str | None = None, *, interrupt: bool = False
+    ) -> bytes:
         """Stop the job, running or queued; a final job does not change. The order survives a
-        restart of the server. The job ends later (`wait`). Returns its JobInfo as JSON."""
+        restart of the server. The job ends later (`wait`). `interrupt`: its ranks get SIGINT in
+        place of SIGTERM. Returns its JobInfo as JSON."""
         found = await self.lookup.find(user, name, owner)
         if (active := _driven(found)) is not None:
-            self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
+            message = f"cancelled by {user.name}"
+            self._reconciler.stop(active, Stop(Reason.CANCELLED, message, interrupt=interrupt))
             await self._durable(active)
         return found.text
 

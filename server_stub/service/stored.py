@@ -77,4 +77,6 @@ def from_row(row: JobRow) -> ActiveJob:
 
 def _stop_of(order: Any) -> Stop:
     """The stored order to stop. A reason of a newer version is kept as its text."""
-    return Stop(as_sent(Reason, order["reason"]), order["message"], order["retry"])
+    reason = as_sent(Reason, order["reason"])
+    interrupt = order.get("interrupt", False)  # a server of an older version stored none
+    return Stop(reason, order["message"], order["retry"], interrupt)

@@ -137,11 +137,11 @@ class OpenAttempt:
         now = time.monotonic()
         return tuple(worker.view_at(now) for worker in self._workers)
 
-    def stop(self, grace_s: float) -> None:
+    def stop(self, grace_s: float, *, interrupt: bool = False) -> None:
         """Order the workers to stop. This reaches them before the deletion of their pods,
-        but is not guaranteed to.
+        but is not guaranteed to. A worker takes one such order.
         """
-        self._ordered = WorkerOrder(do="stop", grace_s=grace_s)
+        self._ordered = WorkerOrder(do="stop", grace_s=grace_s, interrupt=interrupt)
         self._wake_all()
 
     def release(self) -> None:

@@ -41,6 +41,11 @@ class Terminal:
     def write(self, keys: bytes) -> None:
         os.write(self._file, keys)
 
+    def hang_up(self, times: int) -> None:
+        """Send what a process gets when its terminal is closed."""
+        for _ in range(times):
+            os.kill(self._pid, signal.SIGHUP)
+
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 

@@ -71,27 +71,78 @@ def test_a_breakpoint_is_talked_to_on_the_terminal(shell: dict[str, str], script
     assert terminal.exit_code == 0
 
 
-def test_ctrl_c_cancels_within_the_grace_period_and_shows_the_last_words(
+SAVES = """
+import os, signal, sys, time
+def leave(signum, frame):
+    print("saves at", signum, flush=True)
+    time.sleep(0.2)
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+try:
+    print("begins", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("is interrupted", flush=True)
+    time.sleep(float(sys.argv[1]))
+    open("saved", "w").close()
+    print("saved", flush=True)
+    raise
+finally:
+    print("ends", flush=True)
+"""
+
+
+def test_ctrl_c_interrupts_the_script_and_shows_its_last_words(
     shell: dict[str, str], cli: Run, script: Path, state: Path
 ) -> None:
-    script.write_text(
-        "import signal, sys, time\ndef leave(*_): print('saving', flush=True); time.sleep(0.2); "
-        "print('saved', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, "
-        "leave)\nprint('begins', flush=True)\ntime.sleep(600)\n"
-    )
-    line = ["run", "--name", "interrupted", "--processes-per-worker", "2", "train.py"]
+    script.write_text(SAVES)
+    line = ["run", "--name", "interrupted", "--processes-per-worker", "2", "train.py", "0.5"]
     with Terminal(*line, environment={**shell, "NO_COLOR": "1"}, cwd=script.parent) as terminal:
         terminal.read_until(b"[1] begins")
         terminal.read_until(b"[0] begins")
         terminal.write(b"\x03")
         shown = terminal.read_to_end()
     assert terminal.exit_code == 130
-    assert b"[0] saved" in shown
-    assert b"[1] saved" in shown
+    for rank in (b"[0] ", b"[1] "):
+        for words in (b"is interrupted", b"saved", b"ends"):
+            assert rank + words in shown
+    assert b"saves at 15" not in shown
     assert b"job interrupted was cancelled" in shown
     assert b"keeps running" not in shown
+    assert (script.parent / "saved").exists()
     assert json.loads(cli("status", "interrupted", "-o", "json").stdout)["state"] == "CANCELLED"
     assert ranks_of(state) == []
+
+
+def test_a_second_ctrl_c_is_sigterm_and_ends_the_command(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    script.write_text(SAVES)
+    line = ["run", "--name", "twice", "train.py", "600"]
+    with Terminal(*line, environment={**shell, "NO_COLOR": "1"}, cwd=script.parent) as terminal:
+        terminal.read_until(b"begins")
+        terminal.write(b"\x03")
+        terminal.read_until(b"is interrupted")
+        terminal.write(b"\x03")
+        terminal.read_to_end()
+    assert terminal.exit_code == 130
+    assert cli("wait", "twice").returncode != 0
+    assert "saves at 15" in cli("logs", "twice").stdout
+    assert json.loads(cli("status", "twice", "-o", "json").stdout)["state"] == "CANCELLED"
+
+
+def test_a_closed_terminal_is_sigterm_for_the_script(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    script.write_text(SAVES)
+    line = ["run", "--name", "closed", "train.py", "0"]
+    with Terminal(*line, environment={**shell, "NO_COLOR": "1"}, cwd=script.parent) as terminal:
+        terminal.read_until(b"begins")
+        terminal.hang_up(times=2)  # by the kernel and by the shell
+        terminal.read_to_end()
+    assert cli("wait", "closed").returncode != 0
+    assert "saves at 15" in cli("logs", "closed").stdout
 
 
 @pytest.mark.smoke

@@ -29,6 +29,7 @@ class FakeRuntime:
     given: list[tuple[str, int]] = field(default_factory=list)
     """Every call of `submit`."""
     stopped: list[tuple[str, int, float]] = field(default_factory=list)
+    interrupted: list[tuple[str, int]] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """The newest of each job."""
     life: dict[str, Hashable] = field(default_factory=dict)
@@ -75,8 +76,10 @@ class FakeRuntime:
         elif known in self.last:
             self._send(self.last[known])
 
-    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+    def stop(self, job_id: str, attempt: int, grace_s: float, *, interrupt: bool = False) -> None:
         self.stopped.append((job_id, attempt, grace_s))
+        if interrupt:
+            self.interrupted.append((job_id, attempt))
         if self.stops_at_once:
             self.end(job_id, Reason.CANCELLED, "stopped")
 

@@ -29,6 +29,7 @@ FAILURES = [
 ]
 LOSSES = [Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE]
 CANCEL = Stop(Reason.CANCELLED, "cancelled by ann")
+INTERRUPT = Stop(Reason.CANCELLED, "cancelled by ann", interrupt=True)
 TIMEOUT = Stop(Reason.TIMEOUT, "too long")
 HUNG_RESTART = Stop(Reason.HUNG_SILENT, "silent", retry=True)
 HUNG = Stop(Reason.HUNG_SILENT, "silent")
@@ -110,7 +111,7 @@ class Lifecycle(RuleBasedStateMachine):
             return
         model.failed_attempts += 1
         if model.asked is not None and not model.asked.retry:
-            model.final = State.CANCELLED if model.asked is CANCEL else State.FAILED
+            model.final = State.CANCELLED if model.asked in (CANCEL, INTERRUPT) else State.FAILED
         elif self.is_within_infrastructure_budget(reason):
             model.infrastructure_retries += 1
             model.pausing = True
@@ -138,18 +139,19 @@ class Lifecycle(RuleBasedStateMachine):
         self.see(phase, Reason.EXIT_CODE, attempt=before.info.attempt + shift)
         assert self.job == before
 
-    @rule(stop=st.sampled_from([CANCEL, TIMEOUT, HUNG_RESTART, HUNG]))
+    @rule(stop=st.sampled_from([CANCEL, INTERRUPT, TIMEOUT, HUNG_RESTART, HUNG]))
     def asked_to_stop(self, stop: Stop) -> None:
         before, model = self.job, self.model
         self.take(lifecycle.ask_to_stop(self.job, stop, self.now))
+        wins = {INTERRUPT: 1, CANCEL: 2}
         if before.info.state.final or (
-            model.asked and (model.asked is CANCEL or stop is not CANCEL)
+            model.asked and wins.get(stop, 0) <= wins.get(model.asked, 0)
         ):
             assert self.job == before
             return
         model.asked = stop
         if model.pausing:
-            model.final = State.CANCELLED if stop is CANCEL else State.FAILED
+            model.final = State.CANCELLED if stop in (CANCEL, INTERRUPT) else State.FAILED
             model.pausing = False
 
     @precondition(lambda self: self.job.resume_at is not None)

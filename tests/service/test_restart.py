@@ -189,6 +189,26 @@ def test_an_order_to_stop_outlives_the_server(bench: Bench) -> None:
     asyncio.run(run())
 
 
+def test_an_interrupt_outlives_the_server_and_a_cancel_follows_it(bench: Bench) -> None:
+    async def run() -> None:
+        bench.runtime.stops_at_once = False
+        async with bench.server() as service:
+            job = await bench.submit(name="one")
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING)
+            await service.cancel(ANN, "one", interrupt=True)
+        assert bench.runtime.interrupted == [(job.id, 1)]
+        bench.runtime.stopped.clear()
+        async with bench.server() as service:
+            assert bench.runtime.interrupted == [(job.id, 1)] * 2
+            await service.cancel(ANN, "one")
+            await service.cancel(ANN, "one")
+            assert bench.runtime.stopped == [(job.id, 1, 30.0)] * 2
+            assert len(bench.runtime.interrupted) == 2
+
+    asyncio.run(run())
+
+
 def test_the_stop_timer_outlives_the_server(bench: Bench) -> None:
     async def run() -> None:
         async with bench.server():

@@ -35,6 +35,7 @@ GONE = Observation("j", 1, "ended", Reason.CANCELLED, "")
 OLD = Observation("j", 0, "ended", Reason.EXIT_CODE, "an earlier attempt")
 
 CANCEL = Stop(Reason.CANCELLED, "cancelled by ann")
+INTERRUPT = Stop(Reason.CANCELLED, "cancelled by ann", interrupt=True)
 TIMEOUT = Stop(Reason.TIMEOUT, "it ran too long")
 SILENT = Stop(Reason.HUNG_SILENT, "silent", retry=True)
 SILENT_FOR_GOOD = Stop(Reason.HUNG_SILENT, "silent")
@@ -74,6 +75,7 @@ ONLY_137 = status(state=State.RUNNING, reason=Reason.RUNNING, max_retry=1, retry
 ONLY_LOSSES = status(state=State.RUNNING, reason=Reason.RUNNING, max_retry=1, retry_on=["NodeLost"])
 HANGS = status(state=State.RUNNING, reason=Reason.HUNG)._replace(hung="rank 1 hangs")
 CANCELLING = status(stop=CANCEL, state=State.RUNNING, reason=Reason.STOPPING)
+INTERRUPTED = status(stop=INTERRUPT, state=State.RUNNING, reason=Reason.STOPPING)
 TIMED_OUT = status(stop=TIMEOUT, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1)
 RESTARTED = status(stop=SILENT, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1)
 STOPPED_FOR_GOOD = status(
@@ -148,6 +150,11 @@ TABLE = {
     "a timeout after a cancel": Row(CANCELLING, TIMEOUT, None),
     "a cancel after a cancel": Row(CANCELLING, CANCEL, None),
     "a cancel after a timeout": Row(TIMED_OUT, CANCEL, "no event"),
+    "an interrupt": Row(RUNNING, INTERRUPT, (State.RUNNING, Reason.STOPPING)),
+    "an interrupt after a cancel": Row(CANCELLING, INTERRUPT, None),
+    "a cancel after an interrupt": Row(INTERRUPTED, CANCEL, "no event"),
+    "a second interrupt": Row(INTERRUPTED, INTERRUPT, None),
+    "a timeout after an interrupt": Row(INTERRUPTED, TIMEOUT, None),
     "a timeout between two attempts": Row(PAUSING, TIMEOUT, (State.FAILED, Reason.TIMEOUT)),
     "seen to run while it is being stopped": Row(CANCELLING, RUNS, "no event"),
     "cancelled": Row(CANCELLING, GONE, (State.CANCELLED, Reason.CANCELLED)),

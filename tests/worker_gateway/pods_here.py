@@ -176,10 +176,12 @@ class PodsHere:
             made.before,
         )
 
-    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+    def stop(self, job_id: str, attempt: int, grace_s: float, *, interrupt: bool = False) -> None:
         key = (job_id, attempt)
         if key in self._attempts:
             self._stopped.add(key)
+            if found := self._registry.find(*key):
+                found.stop(grace_s, interrupt=interrupt)
             for worker in range(self._attempts[key].spec.n_workers):
                 terminate(pod_root(self._attempts[key], worker))
 

@@ -199,6 +199,19 @@ def test_a_cancelled_job_gets_sigterm_and_its_last_words_are_kept(site: Start) -
     assert any("checkpoint written" in line for line in server.text("polite"))
 
 
+def test_an_interrupted_job_gets_sigint_though_its_pods_are_deleted(site: Start) -> None:
+    server = site()
+    script = (
+        "import time\ntry:\n    print('up')\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    time.sleep(2)\n    print('saved')\n    raise"
+    )
+    server.accepted("interrupted", script)
+    until(lambda: any("up" in line for line in server.text("interrupted")))
+    server.call("POST", "/api/v1/jobs/interrupted/cancel?interrupt=true")
+    assert server.ended("interrupted")["state"] == "CANCELLED"
+    assert any("saved" in line for line in server.text("interrupted"))
+
+
 def test_a_report_that_a_rank_has_written_is_none(site: Start) -> None:
     server = site()
     script = (

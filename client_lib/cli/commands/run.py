@@ -1,7 +1,7 @@
 """`client-lib run` and `%%job`: a job in the foreground, and the cell of a notebook as a job.
 
 Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTERM cancel the job,
-and its output is shown to the end.
+and its output is shown to the end: Ctrl-C by SIGINT for the script, the others by SIGTERM.
 """
 
 import importlib
@@ -59,8 +59,8 @@ def run(
     """Run SCRIPT in the foreground, as torchrun would.
 
     Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one
-    process). Ctrl-C cancels the job, with its grace period; a second one stops waiting for that.
-    The job's record and its logs stay.
+    process). Ctrl-C cancels the job: SIGINT for SCRIPT, which may save in its grace period. A
+    second one is SIGTERM for SCRIPT, and this command ends. The job's record and its logs stay.
     """
     described = submit_steps.job_of(ctx, connection, config, values)
     os.environ.pop(STDIN, None)
@@ -68,46 +68,67 @@ def run(
     if path := _stdin():
         os.environ[STDIN] = path
     job = described.job
-    came: list[int] = []  # the signal that would have ended this program; a second one ends it
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
-    def on_signal(signum: int, _: object) -> None:
-        came.append(signum)
-        restore()
-        # in a thread: this one may be in the middle of a call to the same server
-        threading.Thread(target=_cancel, args=(job,), name="client_lib-cancel").start()
-
-    for signum in _ENDING:
-        # nohup and a shell's `&` make a program ignore it
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            before[signum] = signal.signal(signum, on_signal)
+    ending = _Ending(job)
+    ending.begin()
     try:
         name = submit_steps.submit(described, not no_check).name
-        if came:  # before there was a job to cancel
+        if ending.signals:  # before there was a job to cancel
             _cancel(job)
         printer.hint(f'Job "{name}" created.')
         printer.count_submit()
         job.wait(follow=True)
     except (JobFailed, JobCancelled) as problem:
         printer.error(problem)
-        return _exit_code(problem, came)
+        return _exit_code(problem, ending.signals)
     except BaseException:
         _cancel(job)  # the reader of our output is gone, the server is, or Ctrl-C came twice
         raise
     finally:
-        restore()
+        ending.restore()
     return ExitCode.DONE
 
 
-def _cancel(job: Job) -> None:
+class _Ending:
+    """The signals that would have ended this program. The first one cancels the job: Ctrl-C is
+    SIGINT for its script, the others are SIGTERM. A second one ends this program, with a SIGTERM
+    for the script; a second SIGHUP does nothing, because the kernel and the shell both send one
+    when a terminal is closed."""
+
+    def __init__(self, job: Job) -> None:
+        self.signals: list[int] = []
+        """Those that came."""
+        self._job = job
+        self._before: dict[int, Any] = {}
+
+    def begin(self) -> None:
+        for signum in _ENDING:
+            # nohup and a shell's `&` make a program ignore it
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                self._before[signum] = signal.signal(signum, self._on_signal)
+
+    def restore(self) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _on_signal(self, signum: int, _: object) -> None:
+        self.signals.append(signum)
+        if len(self.signals) == 1:
+            interrupt = signum == signal.SIGINT
+            # in a thread: this one may be in the middle of a call to the same server
+            threading.Thread(
+                target=_cancel, args=(self._job, interrupt), name="client_lib-cancel"
+            ).start()
+        elif signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        elif signum == signal.SIGTERM:
+            raise SystemExit(128 + signum)
+
+
+def _cancel(job: Job, interrupt: bool = False) -> None:
     if not job.job_name:
         return
     try:
-        job.cancel()
+        job.client.cancel_job(job.job_name, interrupt=interrupt)
     except ClientLibError as problem:
         printer.error(problem)
         printer.hint(f"`client-lib cancel {job.job_name}` stops the job")

@@ -34,6 +34,8 @@ class Instruction(NamedTuple):
 
     do: str
     grace_s: Optional[float] = None
+    interrupt: bool = False
+    """A stop sends SIGINT in place of SIGTERM."""
     stacks: Optional[str] = None
     """Mark of an order to send the stacks of the ranks, beside `do`."""
     session: Optional[str] = None

@@ -76,6 +76,7 @@ class Agent:
         self._plan = plan._replace(worker=pod.worker)
         self._events: "queue.SimpleQueue[AgentEvent]" = queue.SimpleQueue()
         self._terminated = False
+        self._interrupted = False  # the server ordered SIGINT for the ranks
         self._told = ""  # the newest instruction
         self._replaced = False
         self._ended_at = 0.0
@@ -266,7 +267,7 @@ class Agent:
             self._look_after()
             if self._launcher.status is not None:
                 return
-            if self._terminated and not asked_to_stop:
+            if self._terminated and not (asked_to_stop or self._interrupted):
                 asked_to_stop = True
                 self._launcher.instruct(control.order(control.STOP, grace_s=self._plan.grace_s))
             self._handle(self._next_event())
@@ -287,7 +288,11 @@ class Agent:
                 warn("this worker was taken over by another pod")
                 self._launcher.kill()
             elif event.do == control.STOP:
-                self._launcher.instruct(control.order(control.STOP, grace_s=event.grace_s))
+                # a pod that is deleted gets SIGTERM a moment later
+                self._interrupted = event.interrupt
+                more = {"interrupt": True} if event.interrupt else {}
+                order = control.order(control.STOP, grace_s=event.grace_s, **more)
+                self._launcher.instruct(order)
             elif event.do in (control.GO, control.STACKS):
                 self._launcher.instruct(control.order(event.do))
         elif event.get("event") in (control.READY, control.STARTED):

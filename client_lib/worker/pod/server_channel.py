@@ -71,6 +71,7 @@ class ServerClient(ServerConnection):
             return Instruction(
                 do,
                 None if grace_s is None else float(grace_s),
+                answer.get("interrupt") is True,
                 answer.get("stacks"),
                 answer.get("session"),
             )

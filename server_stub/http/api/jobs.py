@@ -351,9 +351,15 @@ async def get_job_goodput(request: Request, parts: Parts, job: OfPath) -> JobGoo
 
 
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)
-async def cancel_job(parts: Parts, job: OfPath) -> Response:
+async def cancel_job(
+    parts: Parts,
+    job: OfPath,
+    interrupt: Annotated[
+        bool, Query(description="True: its processes get SIGINT in place of SIGTERM.")
+    ] = False,
+) -> Response:
     """Order the end of the job; it ends later. A final job stays as it is."""
-    return JsonText(await parts.service.cancel(*job))
+    return JsonText(await parts.service.cancel(*job, interrupt=interrupt))
 
 
 @router.delete(JOB)

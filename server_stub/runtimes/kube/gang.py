@@ -142,11 +142,11 @@ class Gang:
             cluster.inventory.forget(self._key)
             cluster.logs.forget(self._key)
 
-    def stop(self, grace_s: float) -> None:
+    def stop(self, grace_s: float, *, interrupt: bool = False) -> None:
         """End every process of the attempt; its end is reported when no process is left."""
         self.stopped = self.stopped or self._first_failed is None
         if workers := self._cluster.registry.find(*self._key):
-            workers.stop(grace_s)
+            workers.stop(grace_s, interrupt=interrupt)
         self._changed.set()
 
     async def _write(self, record: Record) -> None:

@@ -228,9 +228,9 @@ class KubeRuntime:
         finally:
             del self._gangs[key]
 
-    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+    def stop(self, job_id: str, attempt: int, grace_s: float, *, interrupt: bool = False) -> None:
         if gang := self._gangs.get(AttemptKey(job_id, attempt)):
-            gang.stop(grace_s)
+            gang.stop(grace_s, interrupt=interrupt)
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         found = self._cluster.registry.find(job_id, attempt)

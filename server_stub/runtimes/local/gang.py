@@ -119,8 +119,8 @@ class Gang:
         """The first worker that failed lost its launcher: that caused
         the failures of the others.
         """
-        self._graces: set[float] = set()
-        """Grace periods of the stops so far."""
+        self._stops: set[tuple[float, bool]] = set()
+        """Grace periods of the stops so far, with whether they were to interrupt."""
         self._timers: list[asyncio.TimerHandle] = []
         self._last: Observation | None = None
 
@@ -207,7 +207,7 @@ class Gang:
             await self._launchers[number].follow()
 
     def _may_return(self, number: int) -> bool:
-        if self._elastic is None or self._graces or self._launchers[0].worker.stage.over:
+        if self._elastic is None or self._stops or self._launchers[0].worker.stage.over:
             return False
         return number in self._survived and self._returned.get(number, 0) < self._elastic.returns
 
@@ -282,10 +282,10 @@ class Gang:
         if not self.over:
             self._tell("ended", Reason.SERVER_ERROR, why, ended_at=datetime.now(timezone.utc))
 
-    def stop(self, grace_s: float) -> None:
+    def stop(self, grace_s: float, *, interrupt: bool = False) -> None:
         """End every process of the attempt; the end is reported when none is alive."""
         self._stopped = self._stopped or not any(worker.failed for worker in self._counted)
-        self._stop_launchers(grace_s)
+        self._stop_launchers(grace_s, interrupt=interrupt)
 
     async def stacks(self) -> list[StackDump]:
         return list(await asyncio.gather(*(launcher.stacks() for launcher in self._launchers)))
@@ -319,7 +319,7 @@ class Gang:
         if len(failed) == 1:
             self._lost_first = failed[0].stage is Stage.LOST
         step = verdict.next_step(counted, self._stopped)
-        if step is Step.STOP and not self._graces:
+        if step is Step.STOP and not self._stops:
             self._stop_launchers(self.attempt.spec.grace_s, of_peer=not self._stopped)
         if step is Step.GO and self._may_go:
             self._began = True
@@ -345,13 +345,17 @@ class Gang:
             notes = () if why is None else (f"its processes were started, not forked: {why}",)
             self._observe("running", Reason.RUNNING, message, quiet=quiet, notes=notes)
 
-    def _stop_launchers(self, grace_s: float, *, of_peer: bool = False) -> None:
+    def _stop_launchers(
+        self, grace_s: float, *, of_peer: bool = False, interrupt: bool = False
+    ) -> None:
         """`of_peer`: because another worker has failed."""
-        if grace_s in self._graces:
+        if (grace_s, interrupt) in self._stops:
             return
-        self._graces.add(grace_s)
+        self._stops.add((grace_s, interrupt))
+        more = {"interrupt": True} if interrupt else {}
+        sent = control.order(control.STOP, grace_s=None if of_peer else grace_s, **more)
         for launcher in self._launchers:
-            launcher.instruct(control.order(control.STOP, grace_s=None if of_peer else grace_s))
+            launcher.instruct(sent)
             # it may be unpacking; without ranks there is no grace
             if launcher.worker.stage is Stage.STARTING:
                 self._later(UNPACKING_S, launcher.kill)
@@ -364,7 +368,7 @@ class Gang:
 
     def _report_starting(self) -> None:
         ready = sum(worker.stage is not Stage.STARTING for worker in self._workers)
-        if ready < len(self._workers) and not self._graces:
+        if ready < len(self._workers) and not self._stops:
             self._observe(
                 "waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared"
             )

@@ -126,13 +126,13 @@ class LocalRuntime:
         self._waiting[key] = Waiting(key, priority, attempt.created_at, wanted, lambda: attempt)
         self._admit_soon()
 
-    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+    def stop(self, job_id: str, attempt: int, grace_s: float, *, interrupt: bool = False) -> None:
         key = job_id, attempt
         if self._waiting.pop(key, None):
             self._report_end(key, Reason.CANCELLED, "stopped while it waited")
             self._admit_soon()
         elif key in self._gangs:
-            self._gangs[key].stop(grace_s)
+            self._gangs[key].stop(grace_s, interrupt=interrupt)
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         gang = self._gangs.get((job_id, attempt))
