@@ -356,16 +356,3 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
         added = value if isinstance(value, list) else [value]
         return [*(so_far or []), *added]
     return value
-
-
-def merged(file: Mapping[str, object], line: Mapping[str, object]) -> dict[str, Any]:
-    """The command line over the file: a field wins whole; of a mapping each key by itself
-    (`-e` sets one variable).
-    """
-    both = dict(file)
-    for name, value in line.items():
-        below = file.get(name)
-        if isinstance(below, dict) and isinstance(value, dict):
-            value = {**below, **value}
-        both[name] = value
-    return both

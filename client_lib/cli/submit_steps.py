@@ -1,12 +1,7 @@
-"""The steps that `submit`, `render` and `run` share: from a command line to a job.
-
-For `client_lib.launch_lines`, which knows the launchers, this module reads the files and cores of
-this machine.
-"""
+"""The steps that `submit`, `render` and `run` share: from a command line to a job."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -14,31 +9,26 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer import Option
 
 from client_lib.cli import job_options, printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.program import PROGRAM
 from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
 from client_lib.reports import explanation
-from client_lib.spec.command_line import option_names, parse_yaml, split_script
-from client_lib.spec.job import JobSpec, JobType
+from client_lib.spec.command_line import parse_yaml
+from client_lib.spec.job import JobSpec
 from client_lib.spec.refusals import validated
 from client_lib.spec.wire import JobInfo
-
-if TYPE_CHECKING:
-    from client_lib.launch_lines import LaunchLine
+from client_lib.submit import launcher_line
 
 NoCheck = Annotated[
     bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")
 ]
-_COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _READ_BEFORE = ("args", "instance_type")
-_CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
 class DescribedJob(NamedTuple):
@@ -68,7 +58,7 @@ def job_of(
     """
     fields = line = job_options.given(values)
     if config:
-        fields = job_options.merged(read_job_file(config), line)
+        fields = launcher_line.merged(read_job_file(config), line)
     if "script" not in fields:
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
     # Job checks all others; these two are read before, and a file may hold anything
@@ -80,7 +70,11 @@ def job_of(
     validated(JobSpec, {"script": "any", **early})
     python = None
     if "script" in line:
-        fields, python = _without_launcher(fields, local=connection.config.endpoint is None)
+        reading = launcher_line.read(fields, local=connection.config.endpoint is None)
+        if reading is not None:
+            fields = reading.fields
+            python = reading.python
+            printer.hint("\n".join(reading.messages))
         script = Path(fields["script"])
         args = fields.get("args", ())
         ours = set[str]()
@@ -186,123 +180,3 @@ def find_python(environ: Mapping[str, str]) -> str:
     raise InvalidRequest(
         "there is no python in PATH", hint="activate the environment that the script needs"
     )
-
-
-# --- a launcher's line in the place of SCRIPT
-
-
-def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, Any], str | None]:
-    """Read a launcher's line, compare it with the options and show what it means. Returns the
-    fields of the job, and the absolute path of the interpreter that the line names. `local`:
-    workers run on this machine.
-
-    A script is returned unchanged. With a type of `binary` the launcher itself is the command.
-    Raises InvalidRequest or NotSupported: the line can't be read, or it contradicts the options.
-    """
-    script = fields["script"]
-    if (
-        script.endswith(".py")
-        or not script.strip()
-        or fields.get("type") in _COMMANDS
-        or os.path.isfile(script)
-    ):
-        return fields, None
-    from client_lib import launch_lines  # here: a script, the usual case, needs none of it
-
-    try:
-        words = split_script(script)
-    except ValueError:  # the spec says what is wrong with it
-        words = [script]
-    cores = _cores(fields.get("instance_type"), local)
-    machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, os.environ)
-    reading = launch_lines.read([*words, *fields.get("args", [])], machine)
-    if reading is None:
-        return fields, None
-    merged = _merged(fields, reading)
-    python = shutil.which(reading.python) if reading.python else None
-    if reading.python and not python:
-        raise InvalidRequest(f"there is no program {reading.python}")
-    printer.hint("\n".join([_shown(reading, merged), *reading.notices]))
-    if python:
-        python = os.path.abspath(python)
-        if not local:
-            printer.hint(
-                f"{python} is this machine's: on another one the script runs with its image's "
-                "python"
-            )
-    return merged, python
-
-
-def _cores(instance_type: str | None, local: bool) -> int | None:
-    """The cores of one worker; None: not known here."""
-    if instance_type:
-        named = _CORES.search(instance_type)
-        return int(named[1]) if named else None
-    if not local:
-        return None
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
-def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
-    """Raises InvalidRequest where an option says otherwise than the line."""
-    for name, value in reading.fields.items():
-        if name not in fields or name in job_options.POSITIONAL:
-            continue
-        option = option_names(name)[0]
-        given = fields[name]
-        both = [(option, given, value)]
-        if isinstance(given, dict) and isinstance(value, dict):  # a file may hold anything
-            both = [(f"{option} {key}", given[key], value[key]) for key in value if key in given]
-        for what, ours, read in both:
-            if ours != read:
-                said = f"{what}={ours} contradicts {reading.given_by[name]}, which is {what}={read}"
-                raise InvalidRequest(said, hint="leave one of them out")
-    return job_options.merged({**reading.defaults, **fields}, reading.fields)
-
-
-def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
-    options: list[str] = []
-    for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
-        if name in job_options.POSITIONAL:
-            continue
-        option = option_names(name)[0]
-        value = merged[name]
-        if isinstance(value, dict):
-            for key, text in value.items():
-                options += [option, f"{key}={text}"]
-        elif isinstance(value, list):
-            options += [option, ",".join(map(str, value))]
-        else:
-            options += [option, str(value)]
-    line = shlex.join([PROGRAM, "submit", *options])
-    script = f"{merged['script']} {shlex.join(merged['args'])}"
-    return f"{reading.launcher} line read as: {line} {script}".rstrip()
-
-
-def _accelerate_config(path: str | None) -> Mapping[str, Any]:
-    """Read the file that accelerate would read: the named file, else the file that `accelerate
-    config` wrote. Raises InvalidRequest: it can't be read."""
-    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
-    file = os.path.expanduser(path or os.path.join(home, "accelerate", "default_config.yaml"))
-    if not path and not os.path.isfile(file):
-        return {}
-    import yaml
-
-    try:
-        with open(file, encoding="utf-8") as opened:
-            values = json.load(opened) if file.endswith(".json") else yaml.safe_load(opened)
-    except OSError as error:
-        raise InvalidRequest(
-            f"accelerate's config file {file} can't be read: {error.strerror}"
-        ) from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        found = " ".join(str(error).split())
-        raise InvalidRequest(
-            f"accelerate's config file {file} is not valid JSON or YAML: {found}"
-        ) from error
-    if not isinstance(values, dict):
-        raise InvalidRequest(f"accelerate's config file {file} holds no settings")
-    return values

@@ -20,6 +20,7 @@ from client_lib.launch_lines.lines import (
     what_runs,
     whole_number,
 )
+from client_lib.launcher_protocol.plan import RANK_VARIABLES
 
 LAUNCHER = "accelerate launch"
 FILE = "accelerate's config file"
@@ -206,14 +207,27 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
         file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8"
     )
     fields = {**what_runs(LAUNCHER, given, line.rest, python), **counted}
+    defaults: dict[str, Any] = {"type": "nogpu"} if "cpu" in given else {}
+    several = counted.get("n_workers", 1) * counted.get("processes_per_worker", 1) > 1
+    if several or fsdp or _wants_several(given, file):
+        if not fields["script"].endswith(".py"):  # a `python -m` line of its own would have none
+            variables[RANK_VARIABLES] = "1"
+    else:  # accelerate starts a single process without torchrun
+        defaults["env_variables"] = {RANK_VARIABLES: "0"}
     return LaunchLine(
         LAUNCHER,
         {**fields, "env_variables": variables} if variables else fields,
-        {"type": "nogpu"} if "cpu" in given else {},
+        defaults,
         {**given_by, "env_variables": f"the {LAUNCHER} line"},
         [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + FILE)],
         python,
     )
+
+
+def _wants_several(given: Mapping[str, str], file: Mapping[str, object]) -> bool:
+    """True: accelerate starts even a single process by torchrun."""
+    kind = str(file.get("distributed_type"))
+    return "cpu" not in given and ("multi-gpu" in given or kind.startswith("MULTI_"))
 
 
 def _check_file(file: Mapping[str, object], given: Mapping[str, str]) -> None:

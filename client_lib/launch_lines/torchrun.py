@@ -18,6 +18,7 @@ from client_lib.launch_lines.lines import (
     what_runs,
     whole_number,
 )
+from client_lib.launcher_protocol.plan import RANK_VARIABLES
 
 FLAGS = frozenset({"standalone", "module", "no-python", "run-path"})
 READ = frozenset({"nnodes", "nproc-per-node", "max-restarts", "shutdown-timeout"})
@@ -82,11 +83,17 @@ def read(launcher: str, words: Sequence[str], machine: Machine, python: str | No
     if "shutdown-timeout" in given:
         fields["grace_s"] = float(whole_number("--shutdown-timeout", given["shutdown-timeout"], 0))
         given_by["grace_s"] = "shutdown-timeout"
+    runs = what_runs(launcher, given, line.rest, python)
+    if not runs["script"].endswith(".py"):  # a `python -m` line of its own would have none
+        fields["env_variables"] = {RANK_VARIABLES: "1"}
     return LaunchLine(
         launcher,
-        {**what_runs(launcher, given, line.rest, python), **fields},
+        {**runs, **fields},
         {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if is_elastic else {})},
-        {field: f"--{option} {given[option]}" for field, option in given_by.items()},
+        {
+            "env_variables": f"the {launcher} line",
+            **{field: f"--{option} {given[option]}" for field, option in given_by.items()},
+        },
         [*notices, *dropped(given, DROPPED)],
         python,
     )

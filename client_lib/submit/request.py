@@ -29,7 +29,7 @@ from client_lib.spec.request import (
     Submitter,
 )
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
-from client_lib.submit import checks
+from client_lib.submit import arguments, checks, launcher_line
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
 from client_lib.submit.git_reading import GitReading
 from client_lib.submit.source import (
@@ -62,6 +62,8 @@ def prepare(
 ) -> Submission:
     """Look at the script, the caller's directory and environment. `python`: see
     `client_lib.submit.caller`. Raises InvalidRequest for a script that can't run."""
+    if call is None:
+        spec, script, python = _without_launcher(api, spec, script, python)
     cwd = Path.cwd()
     source = (
         Source(call.script, None, cwd)
@@ -81,6 +83,23 @@ def prepare(
         spec, **{name: value for name, value in changed.items() if value != getattr(spec, name)}
     )
     return Submission(api, spec, source, _submitter(api, python), call, reading)
+
+
+def _without_launcher(
+    api: Api, spec: JobSpec, script: str, python: str | None
+) -> tuple[JobSpec, str, str | None]:
+    """Spec, script and interpreter after a launcher's line in the place of the script is read."""
+    given = {name: getattr(spec, name) for name in spec.model_fields_set}
+    reading = launcher_line.read({**given, "script": script}, local=api.config.endpoint is None)
+    if reading is None:
+        return spec, script, python
+    read = arguments.checked_spec({**reading.fields, "log_file": spec.log_file})
+    if read != spec:  # the command line has read and shown it before
+        shown, *notices = reading.messages
+        _log.info("%s", shown)
+        for notice in notices:
+            _log.warning("%s", notice)
+    return read, reading.fields["script"], reading.python or python
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,21 @@ def script(folder: Path, client: Client) -> Callable[..., str]:
     return write
 
 
+def test_a_launchers_line_is_read_as_on_the_command_line(
+    script: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    name = script()
+    with caplog.at_level(logging.INFO, "client_lib"):
+        job = Job(script=f"nohup torchrun --nproc_per_node=2 {name} --lr 1", n_workers=2)
+        job.submit()
+    spec = job.spec
+    assert (spec.n_workers, spec.processes_per_worker, spec.args) == (2, 2, ["--lr", "1"])
+    assert spec.python_script is not None
+    assert "torchrun line read as: client-lib submit --processes-per-worker 2" in caplog.text
+    with pytest.raises(InvalidRequest, match="contradicts --nproc-per-node 4"):
+        Job(script=f"torchrun --nproc-per-node 4 {name}", processes_per_worker=2).submit()
+
+
 def ran(job: Job) -> Job:
     job.submit()
     job.wait(timeout=60)

@@ -20,6 +20,7 @@ from client_lib.launch_lines.accelerate import (
     SECTIONS,
     TABLE,
 )
+from client_lib.launcher_protocol.plan import RANK_VARIABLES
 
 FIND = "have no effect here: the workers of a job find each other by themselves"
 
@@ -130,6 +131,24 @@ def test_what_has_no_effect_is_named_with_its_reason() -> None:
 
 def test_training_on_the_cpu_takes_no_gpu() -> None:
     assert line("--cpu --num_processes 2 train.py").defaults == {"type": "nogpu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ("", "0"),
+        ("--num_processes 1", "0"),
+        ("--cpu --num_processes 1", "0"),
+        ("--num_processes 2", None),
+        ("--use_fsdp --num_processes 1", None),
+        ("--multi_gpu", None),
+    ],
+)
+def test_a_process_without_torchrun_gets_no_variables_of_ranks(
+    options: str, variables: str | None
+) -> None:
+    found = line(f"{options} train.py").defaults.get("env_variables", {})
+    assert found.get(RANK_VARIABLES) == variables
 
 
 # --- against accelerate itself

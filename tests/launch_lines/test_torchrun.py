@@ -219,11 +219,6 @@ def test_the_older_launcher_knows_use_env() -> None:
             "`client-lib submit -N 4 --processes-per-worker PROCESSES train.py`",
         ),
         ("mpirun -np 4 python train.py", NotSupported, "--processes-per-worker 4 train.py`"),
-        (
-            "uv run --with einops train.py --lr 1",
-            NotSupported,
-            "write `client-lib submit train.py --lr 1`",
-        ),
         ("ray job submit -- python train.py", NotSupported, "PROCESSES train.py`"),
     ],
 )
@@ -256,7 +251,8 @@ SHELL = {"env_variables": {"CLIENT_LIB_RANK_VARIABLES": "0"}}
     ],
 )
 def test_python_lines(text: str, script: str, args: list[str]) -> None:
-    assert line(text).fields == {"script": script, "args": args, **SHELL}
+    assert line(text).fields == {"script": script, "args": args}
+    assert line(text).defaults == SHELL
 
 
 def test_a_python_line_may_name_its_interpreter() -> None:
