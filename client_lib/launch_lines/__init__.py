@@ -98,7 +98,7 @@ def _with_wrappers(line: LaunchLine, wrappers: Unwrapped) -> LaunchLine:
 
 
 class _Started(NamedTuple):
-    """What an interpreter starts."""
+    """The script or module that an interpreter starts."""
 
     options: list[str]
     """Options of the interpreter that a job has no field for."""

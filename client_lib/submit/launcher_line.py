@@ -33,7 +33,7 @@ class ReadLine(NamedTuple):
     python: str | None
     """Absolute path of the interpreter that the line names; None: none."""
     messages: list[str]
-    """What a user is told about the reading."""
+    """Sentences for the user about the reading."""
 
 
 def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
