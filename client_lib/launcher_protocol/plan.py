@@ -99,6 +99,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Number of workers with which `pytorch_elastic` continues; None: all."""
     elastic_max_restarts: int = 5
     """Number of times that the agents of `pytorch_elastic` restart the ranks within an attempt."""
+    max_restarts: int = 0
+    """Number of further attempts that the user allows, for TORCHELASTIC_MAX_RESTARTS."""
     outputs: List[str] = []
     """Globs, relative to working_dir, of files to keep for download if the
     ranks create or change them.

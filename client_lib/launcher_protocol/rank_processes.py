@@ -25,6 +25,18 @@ RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner/pipes.py reads it
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_OF_TORCHRUN = (
+    "GROUP_WORLD_SIZE",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+"""Further variables that torchrun sets; `torch.distributed.is_torchelastic_launched` looks for one.
+Source: torch 2.15, distributed/elastic/agent/server/local_elastic_agent.py, _start_workers."""
 # seconds, as on the ML Space platform
 _RENDEZVOUS = "join_timeout=1200,last_call_timeout=90,read_timeout=90"
 # a rank that does not exist: torch 1.13 on Python 3.11 fails if an option names no rank
@@ -37,11 +49,8 @@ _LOOPBACK = ("127.", "localhost", "::1")
 _STALE = frozenset(
     name
     for names in (
-        "GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        (
-            "TORCHELASTIC_RUN_ID TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE "
-            "TORCHELASTIC_ENABLE_FILE_TIMER"
-        ),
+        " ".join(_OF_TORCHRUN),
+        "TORCHELASTIC_ENABLE_FILE_TIMER",
         (
             "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK "
             "OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -121,7 +130,7 @@ def of_no_rank(environment: Dict[str, str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in without_rank_files(environment).items()
-        if name not in _OF_RANKS and not name.startswith("OMPI_COMM_WORLD_")
+        if name not in (*_OF_RANKS, *_OF_TORCHRUN) and not name.startswith("OMPI_COMM_WORLD_")
     }
 
 
@@ -185,6 +194,9 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
     seen.update(
         (name, value) for name, value in _defaults(plan, of_ranks).items() if name not in own
     )
+    if plan.has_ranks and plan.type not in (*BINARY_TYPES, ELASTIC):
+        theirs = _as_torchrun(plan, of_ranks)
+        seen.update((name, value) for name, value in theirs.items() if name not in own)
     seen.update(of_ranks)
     hidden = [STDIN, RANK_VARIABLES, METRICS_PIPE]
     if not plan.has_ranks:
@@ -198,6 +210,22 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
     if plan.has_agent:
         seen[RANK_PIPES] = directory.rank_pipes
     return {**seen, MARKER: directory.path, _ERROR_FILE: directory.error_file(rank)}
+
+
+def _as_torchrun(plan: WorkerPlan, of_ranks: Dict[str, str]) -> Dict[str, str]:
+    """The values of torchrun with one role. Its store is no agent's: rank 0 opens it."""
+    return {
+        "GROUP_WORLD_SIZE": str(plan.n_workers),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": of_ranks["RANK"],
+        "ROLE_WORLD_SIZE": of_ranks["WORLD_SIZE"],
+        "TORCHELASTIC_RUN_ID": plan.job,
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": plan.environment.get(
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
+        ),
+    }
 
 
 def _defaults(plan: WorkerPlan, of_ranks: Dict[str, str]) -> Dict[str, str]:

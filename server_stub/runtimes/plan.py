@@ -48,6 +48,7 @@ def worker_plan(
         local_rank_auto=option.auto,
         elastic_min_workers=None if bounds is None else bounds.least,
         elastic_max_restarts=5 if bounds is None else bounds.returns,
+        max_restarts=spec.max_retry or 0,
         rank_runner=environment.get(RANK_RUNNER, "1") != "0",
         observe=spec.observe,
         metrics=spec.metrics,

@@ -14,7 +14,7 @@ import pytest
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import Directory
 from client_lib.launcher_protocol.plan import WorkerPlan
-from client_lib.launcher_protocol.rank_processes import processes
+from client_lib.launcher_protocol.rank_processes import of_no_rank, processes
 from client_lib.worker import function_runner
 from client_lib.worker.preparation import declared_option
 from tests.kit.processes import free_port
@@ -45,6 +45,7 @@ def test_the_variables_of_every_process(plan: Callable[..., WorkerPlan]) -> None
         attempt=2,
         checkpoint_dir="/c",
         gpus=["0", "3"],
+        max_restarts=3,
     )
     assert environment(made, local_rank=1) == {
         "RANK": "9",
@@ -62,6 +63,14 @@ def test_the_variables_of_every_process(plan: Callable[..., WorkerPlan]) -> None
         "CLIENT_LIB_WORKER_DIR": "/w",
         "CLIENT_LIB_METRICS": "/w/metrics",
         "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "job-1",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "9",
+        "ROLE_WORLD_SIZE": "12",
         "TORCHELASTIC_ERROR_FILE": "/w/errors/9.json",
         "MLSPACE_JOB_NAME": "job-1",
         "CUDA_VISIBLE_DEVICES": "0,3",
@@ -109,8 +118,71 @@ def test_nobody_overrides_the_rank(plan: Callable[..., WorkerPlan]) -> None:
 
 def test_what_an_outer_launcher_set_is_not_believed(plan: Callable[..., WorkerPlan]) -> None:
     stale = {"OMPI_COMM_WORLD_SIZE": "8", "TORCHELASTIC_USE_AGENT_STORE": "True", "PMI_SIZE": "8"}
-    assert not stale.keys() & environment(plan(environment=stale)).keys()
+    seen = environment(plan(environment=stale))
+    assert not stale.items() & seen.items()
     assert stale.items() <= environment(plan(environment=stale, user_variables=list(stale))).items()
+
+
+def test_the_variables_of_torchrun_are_there(
+    plan: Callable[..., WorkerPlan], tmp_path: Path
+) -> None:
+    """Under the same shape, with one real agent of torchrun, whose script is no torch."""
+    pytest.importorskip("torch")
+    (tmp_path / "seen.py").write_text(
+        "import json, os, sys\n"
+        "path = sys.argv[1] + os.environ['LOCAL_RANK']\n"
+        "json.dump(dict(os.environ), open(path, 'w'))\n"
+    )
+    options = f"--nproc-per-node 2 --max-restarts 1 --master-port {free_port()}".split()
+    command = [sys.executable, "-m", "torch.distributed.run", *options]
+    before = {name: text for name, text in os.environ.items() if name not in TORCHRUN_CHOOSES}
+    subprocess.run(
+        [*command, str(tmp_path / "seen.py"), str(tmp_path / "seen")],
+        env=before,
+        check=True,
+        timeout=100,
+    )
+    made = plan(processes_per_worker=2, max_restarts=1)
+    for local_rank in range(2):
+        theirs = json.loads((tmp_path / f"seen{local_rank}").read_text())
+        ours = environment(made, local_rank)
+        added = {name: text for name, text in theirs.items() if before.get(name) != text}
+        assert added.keys() - ours.keys() - {"TORCHELASTIC_SIGNALS_TO_HANDLE"} == set()
+        told = {name: text for name, text in added.items() if name not in TORCHRUN_CHOOSES}
+        assert told.items() - ours.items() - {("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS)} == set()
+
+
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""The agent's own setting, which its ranks inherit."""
+TORCHRUN_CHOOSES = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",  # ours shares the cores of a worker
+    "TORCHELASTIC_RUN_ID",  # ours is the name of the job
+    "TORCHELASTIC_USE_AGENT_STORE",  # there the agent holds the store, here rank 0
+    "TORCHELASTIC_ERROR_FILE",
+}
+"""Variables of torchrun that have another value in a job."""
+
+
+def test_lightning_and_torch_take_a_rank_for_one_of_torchrun(
+    plan: Callable[..., WorkerPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = pytest.importorskip("lightning.fabric.plugins.environments")
+    for name, text in environment(plan(n_workers=2, processes_per_worker=2), 1).items():
+        monkeypatch.setenv(name, text)
+    theirs = environments.TorchElasticEnvironment()
+    assert theirs.detect()
+    assert (theirs.world_size(), theirs.global_rank(), theirs.local_rank()) == (4, 1, 1)
+    theirs.validate_settings(num_devices=2, num_nodes=2)
+    with pytest.raises(ValueError, match="does not match the world size"):
+        theirs.validate_settings(num_devices=4, num_nodes=2)
+
+
+def test_no_variable_of_torchrun_reaches_other_processes(plan: Callable[..., WorkerPlan]) -> None:
+    for fields in (AS_IN_A_SHELL, {"type": "binary"}):
+        assert "TORCHELASTIC_RUN_ID" not in environment(plan(**fields))
+    assert not {"ROLE_RANK", "TORCHELASTIC_RUN_ID"} & of_no_rank(environment(plan())).keys()
 
 
 RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}

@@ -75,6 +75,9 @@ READ_LATER = frozenset(
         "TORCHELASTIC_ERROR_FILE",  # these at a failure
         "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",  # these with a process group
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "WANDB_NAME",  # and these with each call
         "WANDB_RUN_ID",
         "WANDB_PROJECT",
