@@ -3,6 +3,7 @@ caller passes the connection as an `OpenStream`; a broken one is resumed at the 
 client_lib.spec.paths, client_lib.launcher_protocol.record. Standard library only."""
 
 import json
+import logging
 import random
 import re
 import time
@@ -17,7 +18,7 @@ from client_lib.launcher_protocol.record import NO_RANK
 from client_lib.launcher_protocol.whole_lines import WholeLines
 from client_lib.spec.paths import Position, format_cursor, parse_cursor
 from client_lib.transport.failures import Transient
-from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S, WARN_AFTER_S
 
 Params = Mapping[str, str | list[str]]
 OpenStream = Callable[[Params], Iterable[bytes]]
@@ -26,6 +27,9 @@ the body as soon as they arrive, in pieces of any length. A ClientLibError is fi
 Transient, OSError or a body that ends too early the request is repeated. A generator is closed when
 its reader stops."""
 
+UNANSWERED_PAUSE_S = 0.8
+"""Longest pause while nothing answers: a server that is up for a second is found, and a connection
+that nobody takes costs nothing."""
 MAX_FRAME = 16 * 2**20
 HELD_MAX = 64 * 2**20
 """Bytes (or characters, of entries) of lines without an end that a reader of whole lines holds: of
@@ -38,6 +42,7 @@ _PIECES = re.compile(
     log_format.pattern(**_ORIGIN, mark=f"({log_format.MARK})", text="(.*)").encode()
 )
 _OF_LAUNCHER = f"{NO_RANK} {log_format.LAUNCHER}".encode()
+_log = logging.getLogger("client_lib")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -112,6 +117,43 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
     raise BadResponse(f"this is no log stream: {line[:80]!r}")
 
 
+class _Patience:
+    """Pauses between the connections of one reader, and their limit: `retry_s` since news came, or
+    since the last change between a server that answers and one that does not. A server that is up
+    for a second now and then is waited for; one that breaks off every connection at once is not."""
+
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
+        self._since = time.monotonic()
+        self._answered: bool | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._warned = False
+
+    def pause(
+        self, failure: Exception, retry_after_s: float, *, answered: bool, news: bool
+    ) -> None:
+        """Wait until the next connection is due. Raises `failure`: it would be too late."""
+        now = time.monotonic()
+        changed = self._answered is not None and answered != self._answered
+        if news or changed:
+            self._since = now
+            self._pause_s = FIRST_PAUSE_S
+            self._warned = False
+        self._answered = answered
+        for_s = now - self._since
+        if for_s + self._pause_s > self._retry_s:
+            if self._retry_s > 0 and isinstance(failure, ClientLibError):
+                failure.message += f" (tried for {for_s:.1f} s)"
+            raise failure
+        if for_s > WARN_AFTER_S and not self._warned:
+            self._warned = True
+            _log.warning("%s; trying again for up to %.0f s", failure, self._retry_s)
+        time.sleep(max(retry_after_s, random.uniform(self._pause_s / 2, self._pause_s)))
+        nobody = not answered and isinstance(failure, OSError)  # not even a proxy, or a busy server
+        longest_s = UNANSWERED_PAUSE_S if nobody else LONGEST_PAUSE_S
+        self._pause_s = min(2 * self._pause_s, longest_s)
+
+
 def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
     """The frames of one job's log, each exactly once, over as many connections as
     needed. Raises as `log_entries`.
@@ -119,13 +161,13 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
     # the offsets are the cursor
     wanted = dict(params)
     offsets = dict[Position, int]()
-    lost_at = time.monotonic()
-    pause_s = FIRST_PAUSE_S
+    patience = _Patience(retry_s)
     while True:
         began = time.monotonic()
         came = set[type]()
         body: Iterator[bytes] = iter(())
         failure: Exception = BadResponse("the log stream ended in the middle")
+        retry_after_s = 0.0
         try:
             body = iter(
                 open_stream(wanted | ({"cursor": format_cursor(offsets)} if offsets else {}))
@@ -148,23 +190,23 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
                     return
         except Transient as error:
             failure = error.error
+            retry_after_s = error.retry_after_s
         except ClientLibError:
-            # also ServerUnreachable, which is an OSError: `open_stream` has retried it
+            # also ServerUnreachable, which is an OSError: no local server is there any more
             raise
         except OSError as error:
             failure = error
         finally:
             if isinstance(body, Generator):
                 body.close()
-        now = time.monotonic()
         # each connection begins with a status
-        if came - {JobStatus} or (came and now - began > LONGEST_PAUSE_S):
-            lost_at = now
-            pause_s = FIRST_PAUSE_S
-        elif now - lost_at + pause_s > retry_s:
-            raise failure
-        time.sleep(random.uniform(pause_s / 2, pause_s))
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        lasted = time.monotonic() - began > LONGEST_PAUSE_S
+        patience.pause(
+            failure,
+            retry_after_s,
+            answered=bool(came),
+            news=bool(came - {JobStatus}) or (bool(came) and lasted),
+        )
 
 
 # --- what callers read
@@ -224,8 +266,8 @@ def log_entries(
     """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final
     as well). Messages of the launcher are included, as stream `launcher`. Survives broken
     connections and restarts of the server without losing or repeating an entry. Raises the errors
-    of `open_stream`, and the last failure after `retry_s` in which connections broke off at once
-    and brought nothing new."""
+    of `open_stream`, and the last failure after `retry_s` in which nothing answered at all, or in
+    which every connection broke off at once and brought nothing new."""
     stamp = ""
     moment = _EPOCH
     facts: dict[str, Any] = {}

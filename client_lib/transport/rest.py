@@ -294,17 +294,17 @@ class Rest:
         self, name: str, params: Params, deadline: float | None = None
     ) -> Iterator[bytes]:
         """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a
-        dead connection. With `deadline` (in time of time.monotonic()) the body ends there, with a
-        Transient if nothing came before."""
+        dead connection. With `deadline` (in time of time.monotonic()) the body ends there. Asks
+        once: whoever follows knows best when to ask again. Raises Transient, and as `call`."""
         read_s = (
             3 * HEARTBEAT_S
             if deadline is None
             else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
         )
         headers = {"Accept": paths.LOG_FRAMES}
-        with self.stream(
-            paths.job(name, "logs"), params=params, headers=headers, read_s=read_s
-        ) as answer:
+        request = Request("GET", paths.job(name, "logs"), _given(params), None, headers, read_s)
+        with ExitStack() as opened:
+            answer = self._once(lambda found: opened.enter_context(found.open(request)))
             for block in answer.blocks:
                 yield block
                 if deadline is not None and time.monotonic() > deadline:
@@ -314,23 +314,23 @@ class Rest:
         """The value of `attempt`, which is repeated while it raises Transient and `bound_s` seconds
         are not over. Raises the error inside the last Transient; after several tries its message
         says how long they took."""
-
-        def once() -> T:
-            connected = self._connection()
-            try:
-                return attempt(connected)
-            except Transient:
-                with self._own_lock():  # running calls of other threads keep the old connections
-                    if self._connected is connected:
-                        self._connected = None  # a local server comes back at another port
-                raise
-
         try:
-            return once()
+            return self._once(attempt)
         except Transient as first:
             if bound_s <= 0:
                 raise first.error from first.__cause__
-            return _again(once, first, bound_s)
+            return _again(lambda: self._once(attempt), first, bound_s)
+
+    def _once(self, attempt: Callable[[Transport], T]) -> T:
+        """The value of `attempt`. After Transient the next try looks for the server anew."""
+        connected = self._connection()
+        try:
+            return attempt(connected)
+        except Transient:
+            with self._own_lock():  # running calls of other threads keep the old connections
+                if self._connected is connected:
+                    self._connected = None  # a local server comes back at another port
+            raise
 
     def close(self) -> None:
         with self._own_lock():

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -202,6 +203,28 @@ def test_a_stream_that_never_ends_properly_is_said_after_a_while() -> None:
 def test_a_log_that_breaks_off_at_the_same_place_again_and_again_is_said_after_a_while() -> None:
     with pytest.raises(BadResponse, match="ended in the middle"):
         list(log_lines(lambda params: [STATE], {}, retry_s=0.2))
+
+
+def test_a_server_that_is_up_now_and_then_is_not_given_up() -> None:
+    """It is away three times, each time shorter than the limit and all of them longer."""
+    away = [Transient(ServerUnreachable("nobody is there"))] * 2
+    answers: list[bytes | Exception] = [*away, STATE]
+    bodies = Bodies(*answers * 6, STATE + END)
+    assert list(log_lines(bodies, {}, retry_s=0.3)) == []
+
+
+def test_a_server_that_is_up_for_a_second_is_found() -> None:
+    """The pauses stay short while nothing answers, and differ from reader to reader."""
+    asked = list[float]()
+
+    def refuse(params: Params) -> Iterator[bytes]:
+        asked.append(time.monotonic())
+        raise Transient(ServerUnreachable("nobody is there"))
+
+    with pytest.raises(ServerUnreachable, match=r"nobody is there \(tried for "):
+        list(log_lines(refuse, {}, retry_s=5))
+    assert max(after - before for before, after in pairwise(asked)) < 1
+    assert len(asked) < 20
 
 
 def test_a_server_that_accepts_and_sends_nothing_is_said_after_a_while(
