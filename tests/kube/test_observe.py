@@ -277,9 +277,7 @@ def test_a_job_that_no_operator_has_seen_says_so() -> None:
 
 
 def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> None:
-    """Also one whose pods went while nobody looked; of pods that are
-    there, they themselves tell.
-    """
+    """Pods that are there tell by themselves."""
     job = sight("running", 2).workload
     assert job is not None
     failed = replace(
@@ -291,6 +289,11 @@ def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> Non
         seen.blocker.message
         == "the operator has given the PyTorchJob up: 1 Worker replica(s) failed."
     )
+    assert seen.blocker.reason is Reason.LAUNCHER_LOST
+    had_pods = tuple(WorkerView(number, pod_uid="gone") for number in range(2))
+    lost = observe(ClusterState(2, failed, views=had_pods)).blocker
+    assert (lost.reason, lost.permanent) == (Reason.PREEMPTED, True)
+    assert lost.message.startswith("all 2 workers lost their pods, as by a drain of a node; ")
     assert not observe(replace(sight("running", 2), workload=failed)).blocker.permanent
 
 

@@ -341,7 +341,7 @@ def _worst(
         return not blocker.permanent, place, not blocker.counts_toward_timeout
 
     found = [each for each in blockers if each is not None]
-    if missing := sum(pod is None for pod in pods):
+    if missing := [number for number, pod in enumerate(pods) if pod is None]:
         found.append(_no_pods(state, missing))
     prepared = sum(worker.stage is not Stage.STARTING for worker in workers)
     progress = f"{prepared} of {len(workers)} workers are prepared"
@@ -353,13 +353,19 @@ def _worst(
     return worst._replace(message=f"{progress}; {worst.message}")
 
 
-def _no_pods(state: ClusterState, missing: int) -> Blocker:
+def _no_pods(state: ClusterState, missing: Sequence[int]) -> Blocker:
+    """The blocker of workers that have no pod."""
     workload = state.workload
     if workload is None:
         return Blocker(Reason.QUEUED, "")
     for condition in workload.conditions:
         if reason := workload.kind.conditions.get(condition.word):
             text = f"the operator has given the {workload.kind.name} up: {_words(condition)}"
+            had_pods = any(view.pod_uid is not None for view in state.views)
+            if reason is Reason.LAUNCHER_LOST and had_pods:
+                # a pod whose worker has failed stays, with the report of the worker
+                reason = Reason.PREEMPTED
+                text = f"{_lost_pods(missing, state.n_workers)}, as by a drain of a node; {text}"
             return Blocker(reason, text, permanent=True)
     if workload.suspended:
         queue = f"waits for queue {workload.queue}" if workload.queue else "waits for being resumed"
@@ -370,7 +376,7 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
         text = f"{state.queue_place or queue}{messages.waits_since(since)}"
         return Blocker(Reason.QUEUED, text, counts_toward_timeout=False)
     if failed := state.newest(workload.uid, *_NOT_CREATED):
-        return messages.not_created(failed.message, state.n_workers, state.n_workers - missing)
+        return messages.not_created(failed.message, state.n_workers, state.n_workers - len(missing))
     since = messages.waits_since(workload.created_at)
     if state.gang_scheduler != "none":
         group = f"PodGroup/{workload.name}"
@@ -381,6 +387,11 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
         )
         return Blocker(Reason.QUEUED, messages.shortened(text) + since, counts_toward_timeout=False)
     return Blocker(Reason.QUEUED, f"the operator has made no pod yet{since}")
+
+
+def _lost_pods(workers: Sequence[int], of: int) -> str:
+    pods = "its pod" if len(workers) == 1 else "their pods"
+    return f"{messages.listed(workers, of)} lost {pods}"
 
 
 # --- small
