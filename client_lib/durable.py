@@ -110,6 +110,25 @@ def write_file(path: str, data: bytes, durable: bool = False) -> None:
         raise
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file, as an `opener` of open(): a new one is for this account alone, whatever the
+    umask."""
+    return os.open(path, flags, 0o600)
+
+
+def make_private_folders(path: str) -> None:
+    """Make a folder with what is missing above it, each for this account alone, whatever the umask;
+    `mode` of os.makedirs is for the last folder alone. A folder that is there stays as it is."""
+    above = os.path.dirname(path)
+    if above and not os.path.isdir(above):
+        make_private_folders(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def sync(path: "Union[str, os.PathLike[str]]") -> None:
     """Write a file, or the list of names in a folder, through to the disk, so that it
     survives a loss of power.

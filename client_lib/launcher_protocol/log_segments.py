@@ -9,6 +9,7 @@ gap inside: a writer that drops records begins a new segment.
 import contextlib
 import os
 
+from client_lib.durable import make_private_folders
 from client_lib.launcher_protocol.record import MAX_TEXT
 
 _TAIL_BYTES = 4 * MAX_TEXT  # of a segment; contains its last record
@@ -119,7 +120,7 @@ class SegmentWriter(Segments):
         self._lives = False  # some records are of the ranks
         self._fd: "int | None" = None
         self._room = 0
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_private_folders(path)
         self.resume()
 
     def add(self, records: bytes, *, lives: bool = True) -> None:

@@ -163,7 +163,7 @@ class DirectoryStore:
         self._keep_free = keep_free
         self._taken = -1  # bytes of this worker in the file of sizes; -1: not known
         for name in (_DATA, _INCOMING):
-            os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
+            durable.make_private_folders(os.path.join(folder, name))
         self.index = read_index(folder)
         path = os.path.join(folder, INDEX)
         self._list = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -198,7 +198,7 @@ class DirectoryStore:
                 sha256 = source.sha256()
             else:
                 durable.check_room(self._folder, source.size, self._keep_free)
-                with open(temporary, "wb", buffering=0) as file:
+                with open(temporary, "wb", buffering=0, opener=durable.private) as file:
                     sha256 = source.sha256(file.fileno())
             self.adopt(
                 Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable),

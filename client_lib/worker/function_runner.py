@@ -183,10 +183,15 @@ def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
         import base64
 
         path = os.path.join(os.environ[_MARKER], "cloudpickle.%s.zip" % os.environ["RANK"])
-        with open(path, "wb") as file:
+        with open(path, "wb", opener=_private) as file:
             file.write(base64.b64decode(header.get("cloudpickle_zip", "")))
         sys.path.append(path)  # spawned processes inherit it
         return str(header["cloudpickle"])
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file for this account alone."""
+    return os.open(path, flags, 0o600)
 
 
 def _cloudpickle() -> Any:
@@ -306,14 +311,14 @@ class ResultFile:
     ) -> None:
         if os.getpid() != self._pid:
             return  # a fork of the rank: the exception propagates in both processes
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         header = {"protocol": PROTOCOL, "outcome": outcome, "rank": self.rank, "text": text}
         header["world_size"] = self._world_size
         if outcome in (VALUE, RAISED):
             cloudpickle = _cloudpickle()
             header.update(here(cloudpickle.__version__))
         new = self._path + ".new"
-        with open(new, "wb") as file:
+        with open(new, "wb", opener=_private) as file:
             file.write(json.dumps(header).encode() + b"\n")
             if outcome == VALUE or (outcome == RAISED and value is not None):
                 cloudpickle.dump(value, file if limit is None else _BoundedWriter(file, limit))

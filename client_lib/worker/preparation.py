@@ -9,9 +9,10 @@ what they print.
 import contextlib
 import os
 import time
+from functools import partial
 from typing import Callable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
-from client_lib.durable import copy_folder, naming
+from client_lib.durable import copy_folder, make_private_folders, naming, private
 from client_lib.launcher_protocol import reasons
 from client_lib.launcher_protocol.directory import MARKER, Directory
 from client_lib.launcher_protocol.plan import ELASTIC, WorkerPlan
@@ -272,6 +273,9 @@ def _refuse(message: str) -> NoReturn:
     raise CannotStart(reasons.START_FAILED, message)
 
 
+_make_open = partial(os.makedirs, exist_ok=True)
+
+
 def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
     mount = plan.checkpoint_dir
     is_unwritable = os.path.ismount(mount) and not os.access(mount, os.W_OK)
@@ -284,16 +288,18 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
     if plan.checkpoints_from and plan.worker == 0:
         with _refusing("the checkpoints of the job before can't be copied"):
             copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
-    for path in (directory.errors, plan.checkpoint_dir):
+    # the folder of checkpoints may be of the user's choice: others may read it
+    folders = ((directory.errors, make_private_folders), (plan.checkpoint_dir, _make_open))
+    for path, make in folders:
         try:
-            os.makedirs(path, exist_ok=True)
+            make(path)
         except OSError as error:
             why = "%s can't be made: %s" % (path, error.strerror)
             raise CannotStart(reason_of(error, reasons.START_FAILED), why) from error
     if plan.observe:
-        os.makedirs(directory.stacks, mode=0o700, exist_ok=True)
+        make_private_folders(directory.stacks)
     if plan.record_imports:
-        open(directory.imports, "w").close()
+        open(directory.imports, "w", opener=private).close()
 
 
 def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) -> List[Process]:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import List
 
+from client_lib.durable import private
 from client_lib.launcher_protocol.directory import Directory
 
 RANK_RUNNER = "rank_runner.py"
@@ -28,7 +29,7 @@ def runner_file(name: str, directory: Directory) -> str:
     if os.path.exists(beside):
         return beside
     path = os.path.join(directory.path, name)
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=private) as file:
         file.write(_source(name))
     return path
 

@@ -31,6 +31,8 @@ from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
 from client_lib.durable import (
     locked,
+    make_private_folders,
+    private,
     read_json,
     remove,
     says_full,
@@ -180,7 +182,7 @@ def find_or_make(
     proxies. Raises NotInstalled, OSError.
     """
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    make_private_folders(folder)
     parent = _ask(python, variables)
     found = PackageEnvironment(folder, key_of(parent, requirements))
     while found.facts() is None:
@@ -216,7 +218,7 @@ def _make(
     inside = {**variables, **activated(found.prefix, variables), "PIP_USER": "0"}
     found.remove()
     try:
-        os.makedirs(found.folder)
+        make_private_folders(found.folder)
         _run([parent.python, "-I", "-m", "venv", "--without-pip", found.prefix], variables)
         # the parent's packages, with their .pth files, after the new environment's own: venv's
         # --system-site-packages would add the packages of the base interpreter, not of a parent
@@ -229,7 +231,7 @@ def _make(
                 "import site; site.addsitedir(%s)\n" % ascii(path) for path in parent.paths
             )
         listed = os.path.join(found.folder, "requirements.txt")
-        with open(listed, "w", encoding="utf-8") as file:
+        with open(listed, "w", encoding="utf-8", opener=private) as file:
             file.writelines(line + "\n" for line in requirements)
         _have_pip(found.python, inside)
         options = [

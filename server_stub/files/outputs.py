@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from client_lib.durable import megabytes, remove, sha256_of
+from client_lib.durable import megabytes, private, remove, sha256_of
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from client_lib.launcher_protocol.output_store import (
     DirectoryStore,
@@ -245,7 +245,7 @@ def _put(store: DirectoryStore, kept: Kept, offset: int, data: bytes) -> int:
         return kept.size
     store.make_room(kept.path, kept.size)
     incoming = store.incoming(kept.sha256)
-    with open(incoming, "ab") as file:
+    with open(incoming, "ab", opener=private) as file:
         have = file.tell()
         if offset <= have < offset + len(data):
             file.write(data[have - offset :])

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from client_lib.durable import sync, write_all, write_file
+from client_lib.durable import make_private_folders, sync, write_all, write_file
 
 DATA_ID = "id"  # the file that ties the folder to its database
 SEGMENT_BYTES = 4 * 2**20
@@ -78,7 +78,7 @@ class RequestLog:
 
     def open(self) -> None:
         """Find the end of the last record. Raises OSError."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folders(str(self.folder))
         self._segment = max(self._segments(), default=0)
         if self._segment:
             self._file = os.open(self._path(self._segment), os.O_RDWR)

@@ -124,7 +124,7 @@ class Spare:
 
     def restore(self) -> None:
         """Extend the file to its full size, or leave it as it is if the disk is full."""
-        with self._lock, open(self._path, "ab") as file:
+        with self._lock, open(self._path, "ab", opener=durable.private) as file:
             size = file.tell()
             try:
                 durable.allocate(file.fileno(), _SLICE * _SLICES)

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from client_lib.durable import sync
+from client_lib.durable import make_private_folders, private, sync
 from client_lib.errors import InvalidRequest, TooLarge
 from server_stub.files.room import Room, refusing_full_disk
 
@@ -95,7 +95,7 @@ class Snapshots:
 
         try:
             with refusing_full_disk(), self._room.claim(size) as claim:
-                with await asyncio.to_thread(incoming.open, "xb") as file:
+                with await asyncio.to_thread(open, incoming, "xb", opener=private) as file:
                     async for batch in batches(chunks, self.check_size):
                         claim.cover(len(batch))
                         await asyncio.to_thread(write, batch)
@@ -172,9 +172,9 @@ def _adopt(incoming: Path, path: Path, user: str) -> bool:
     """
     sync(incoming)
     owner = path.parent / "owners" / user
-    owner.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folders(str(owner.parent))
     there = path.exists() and owner.exists()
-    owner.touch()
+    owner.touch(mode=0o600)
     _mark_used(incoming)
     os.replace(incoming, path)
     for folder in (path.parent / "owners", path.parent, path.parent.parent):

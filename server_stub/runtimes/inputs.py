@@ -42,13 +42,13 @@ def make_folder(after: Sequence[Sequence[Source]], folder: Path, keep_free: int)
     can't change them through links. Raises OSError, also if fewer than `keep_free` bytes of the
     disk would stay free."""
     shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
-    folder.mkdir(parents=True, mode=0o700)
+    durable.make_private_folders(str(folder))
     for entry in _entries(after):
         target = folder / entry.path
         if entry.file is None:
-            target.mkdir(parents=True, exist_ok=True)
+            durable.make_private_folders(str(target))
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_private_folders(str(target.parent))
         may_link = os.geteuid() != 0
         if not (may_link and _linked(entry.file, target)):
             durable.check_room(str(folder), _size(entry.file), keep_free)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, NoReturn, Optional, TypeVar, Union
 
 from client_lib import durable
-from client_lib.durable import last_line, read_json, sha256_of, write_json
+from client_lib.durable import last_line, make_private_folders, read_json, sha256_of, write_json
 from client_lib.launcher_protocol import control, reasons
 from client_lib.launcher_protocol.control import ControlConnection
 from client_lib.launcher_protocol.directory import ALREADY_RAN, Directory, renew, take_reserve
@@ -99,7 +99,7 @@ class Agent:
             signal.signal(signum, self._terminate)  # process 1 ignores a signal without a handler
         signal.signal(signal.SIGCHLD, lambda *_: self._events.put(None))  # wakes the main thread
         kills = out_of_memory_kills()
-        os.makedirs(self._files.directory.path, exist_ok=True)
+        make_private_folders(self._files.directory.path)
         # before the first thread; it loads its modules while the server answers
         self._launcher.fork()
         try:

@@ -15,7 +15,7 @@ from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
-from client_lib.durable import is_full, remove
+from client_lib.durable import is_full, private, remove
 from client_lib.launcher_protocol import control, frames
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
@@ -112,7 +112,7 @@ class ServerClient(ServerConnection):
         block; an exception that it raises ends the transfer. Raises OSError if the disk is full."""
         answer = self.call("GET", "/" + what)
         try:
-            with open(target, "wb") as file:
+            with open(target, "wb", opener=private) as file:
                 for block in iter(lambda: answer.read(_BLOCK), b""):
                     check_stop()
                     file.write(block)

@@ -28,7 +28,8 @@ def write_error_file(error: BaseException, raised_at: float | None = None) -> st
             "raised_at": now,
         }
         message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
-        with open(path, "x") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(path, flags, 0o600), "w") as file:
             json.dump({"message": message}, file)
     # the file exists, the disk is full, or str(error) fails; stderr has the traceback anyway
     except Exception:  # noqa: BLE001

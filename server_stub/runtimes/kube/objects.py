@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from client_lib.durable import read_json, sync, write_json
+from client_lib.durable import make_private_folders, read_json, sync, write_json
 from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, Observation
@@ -98,7 +98,7 @@ class Record:
 
     def write(self, folder: Path) -> None:
         """Write the record and sync it to disk."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folders(str(folder))
         write_json(str(folder / RECORD), _RECORD.dump_python(self, mode="json"), durable=True)
         sync(folder)
 

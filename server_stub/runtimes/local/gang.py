@@ -14,7 +14,14 @@ from typing import Literal, TypedDict
 from typing_extensions import Unpack  # of the standard library from Python 3.11 on
 
 from client_lib import durable
-from client_lib.durable import copy_folder, read_json, sync, write_file, write_json
+from client_lib.durable import (
+    copy_folder,
+    make_private_folders,
+    read_json,
+    sync,
+    write_file,
+    write_json,
+)
 from client_lib.errors import ServerError, Unavailable
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import Directory, give_up_reserve, renew, take_reserve
@@ -220,6 +227,7 @@ class Gang:
         if account is not None:
             accounts.prepare(self.attempt, plans[0], account)
         else:
+            make_private_folders(str(self._directory))
             checkpoints = plan.checkpoint_dir(self.attempt)
             if source := accounts.checkpoints_to_copy(self.attempt, checkpoints):
                 copy_folder(str(source), str(checkpoints), plans[0].keep_free_bytes)
@@ -233,7 +241,7 @@ class Gang:
                 accounts.give(found, account)
         for each in plans:
             folder = worker_dir(self.attempt.job_dir, each.attempt, each.worker)
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folders(str(folder))
             files = Directory(str(folder))
             write_file(files.plan, each.to_json().encode())
             take_reserve(files.reserve, each.processes_per_worker)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from client_lib.durable import read_json, write_json
+from client_lib.durable import make_private_folders, read_json, write_json
 from client_lib.launcher_protocol.directory import MARKER, Directory
 from client_lib.launcher_protocol.plan import OPEN_FILES, WorkerPlan
 from client_lib.launcher_protocol.processes import number
@@ -71,7 +71,7 @@ class _Interpreter:
         return {"modules": [], "refused": {}} | (read_json(str(self.config)) or {})
 
     def write(self, modules: list[str]) -> None:
-        self.config.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folders(str(self.config.parent))
         config = {"python": self.python, "modules": modules, "refused": self.read()["refused"]}
         write_json(str(self.config), config | {"idle_s": _IDLE_S})
 
