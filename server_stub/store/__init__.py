@@ -231,6 +231,7 @@ class Store:
         return problem
 
     def _open(self, has_jobs: Callable[[], bool], recover: bool) -> bool:
+        engines.check_url(self._url)
         if file := engines.sqlite_file(self._url):
             if damage := engines.damage_of(file):
                 if not recover:

@@ -17,11 +17,17 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from client_lib import durable
-from client_lib.errors import ServerError, Unavailable
+from client_lib.errors import InvalidRequest, ServerError, Unavailable
 from server_stub.store import tables
 
 log = logging.getLogger(__name__)
@@ -31,6 +37,8 @@ WAY_OUT = (
     "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
     "a damaged file is kept under another name"
 )
+_KNOWN = ("sqlite", "postgresql")
+_FORMS = "write sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE"
 # classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
 _PASSING = ("08", "40", "53", "55", "57", "58")
 HEAD = "0007"
@@ -132,6 +140,27 @@ def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) ->
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidRequest: it names no database that the server knows, or the driver of the
+    database is not installed."""
+    try:
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() not in _KNOWN:
+            raise InvalidRequest(
+                f"database_url: the server keeps no data in {parsed.drivername!r}", hint=_FORMS
+            )
+        parsed.get_dialect().import_dbapi()
+    except ArgumentError as error:
+        # without the text, which may hold a password
+        raise InvalidRequest("database_url: it is no SQLAlchemy URL", hint=_FORMS) from error
+    except ImportError as error:
+        raise InvalidRequest(
+            f"database_url: the driver of {parsed.drivername} is not installed: {error}",
+            hint="`python -m pip install 'client-lib[postgres]'` installs psycopg, for "
+            "postgresql+psycopg://...",
+        ) from error
 
 
 def is_sqlite(url: str) -> bool:

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings, strategies as st
 from sqlalchemy import Connection, text
 
-from client_lib.errors import ServerError
+from client_lib.errors import InvalidRequest, ServerError
 from server_stub.files.request_log import RequestLog
-from server_stub.store import Store, StoreError, StoreUnavailable, Superseded
+from server_stub.store import Store, StoreError, StoreUnavailable, Superseded, engines
 from server_stub.store.engines import _LOCK_KEY, Locked
 from tests.kit.examples import examples
 from tests.store.postgresql import Server
@@ -293,3 +293,25 @@ def test_a_database_of_an_earlier_version_is_tied_to_the_folder_with_its_request
                 assert await stored(store) == [row(1).id]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("no url with pa55word", "database_url: it is no SQLAlchemy URL"),
+        ("mysql://ann:pa55word@db/jobs", "database_url: the server keeps no data in 'mysql'"),
+        ("postgresql+no_such://ann:pa55word@db/jobs", "database_url: it is no SQLAlchemy URL"),
+        (
+            "postgresql+pg8000://ann:pa55word@db/jobs",
+            "database_url: the driver of postgresql+pg8000 is not installed: No module named",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_a_sentence_without_the_password(
+    url: str, said: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        engines.check_url(url)
+    assert refused.value.message.startswith(said)
+    assert "postgresql+psycopg://" in (refused.value.hint or "")
+    assert "pa55word" not in str(refused.value)
