@@ -277,14 +277,13 @@ async def _watch_machine(
         await asyncio.sleep(_LOOK_S if limit is None else min(_LOOK_S, limit / _IDLE_LOOKS))
         rotate(parts.settings.state_dir / SERVER_LOG, SERVER_LOG_BYTES)
         if limit is not None and parts.traffic.idle_s() >= limit and not parts.service.busy():
-            log.info("no job and no request for %g s: ending", limit)
-            server.stop()
+            server.stop(f"no job and no request for {limit:g} s")
             return
         try:
             for lock in locks:
                 lock.check()
         except ServerError as error:
-            server.stop(error)
+            server.stop(error.message, error)
             return
 
 
@@ -298,7 +297,7 @@ async def _watch_database(server: Server, parts: Context) -> None:
         try:
             await parts.service.check()
         except Superseded as error:
-            server.stop(error)
+            server.stop(error.message, error)
             return
         except ClientLibError as error:
             if not away:
@@ -326,8 +325,10 @@ class Server(uvicorn.Server):
         self.server_state.default_headers.append((b"connection", b"close"))
         await super().shutdown(sockets)
 
-    def stop(self, failure: ServerError | None = None) -> None:
-        """Begin to stop; call it on the event loop's thread."""
+    def stop(self, why: str, failure: ServerError | None = None) -> None:
+        """Begin to stop, with a line of the log; call it on the event loop's thread."""
+        if not self.should_exit:
+            log.info("stopping: %s", why)
         self.failure = failure or self.failure
         self.should_exit = True
         server_files.remove_server_json(self._parts.settings.state_dir)
@@ -339,4 +340,8 @@ class Server(uvicorn.Server):
         """A second SIGINT does not wait for open responses."""
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
-        self._loop.call_soon_threadsafe(self.stop)
+        self._loop.call_soon_threadsafe(self._stop_at, signal.Signals(sig))
+
+    def _stop_at(self, received: signal.Signals) -> None:
+        who = server_files.who_asked_to_stop(self._parts.settings.state_dir)
+        self.stop(who or f"signal {received.name}")

@@ -147,6 +147,7 @@ def prepare(settings_state_dir: Path, data_dir: Path) -> None:
 
 def write_server_json(directory: Path, content: Facts) -> None:
     """Call it once the server listens."""
+    (directory / state_dir.STOP_JSON).unlink(missing_ok=True)  # it was for a server before
     _write_private(directory / state_dir.SERVER_JSON, json.dumps(content))
 
 
@@ -156,6 +157,17 @@ def remove_server_json(directory: Path) -> None:
     with suppress(OSError, ValueError):
         if json.loads(path.read_text()).get("pid") == os.getpid():
             path.unlink()
+
+
+def who_asked_to_stop(directory: Path) -> str:
+    """Read and remove the note of the client that asked for the end; "": there is none."""
+    path = directory / state_dir.STOP_JSON
+    try:
+        asks = json.loads(path.read_bytes())
+        path.unlink()
+        return f"asked by pid {asks['pid']}, cwd {asks['cwd']}"
+    except (OSError, ValueError, TypeError, LookupError):
+        return ""
 
 
 def local_token(directory: Path) -> str:

@@ -26,6 +26,10 @@ host, started_at, data_dir}.
 """
 TOKEN = "token"
 """0600: the token of the local server, made at its first start."""
+STOP_JSON = "stop.json"
+"""0600, written by a client that asks the server to end: {pid, cwd}. The server logs the content
+and removes the file.
+"""
 SERVER_LOCK = "server.lock"
 """flock of the running server, for its whole life."""
 START_LOCK = "start.lock"

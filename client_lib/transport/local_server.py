@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from client_lib import __version__
-from client_lib.durable import is_held, locked
+from client_lib.durable import is_held, locked, write_json
 from client_lib.errors import ClientLibError, Conflict, NotSupported, ServerError
 from client_lib.launcher_protocol.directory import MARKER
 from client_lib.spec import paths
@@ -35,6 +35,7 @@ from client_lib.spec.state_dir import (
     SERVER_LOCK,
     SERVER_LOG,
     START_LOCK,
+    STOP_JSON,
     TOKEN,
     make_private,
     state_dir,
@@ -184,6 +185,7 @@ def stop(running: Running) -> None:
     lock = str(running.state_dir / SERVER_LOCK)
     if not is_held(lock):
         return
+    _say_who_asks(running.state_dir)
     # the server has ended since, or is in another namespace of pids
     with suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
@@ -192,6 +194,12 @@ def stop(running: Running) -> None:
             f"the local server (pid {running.pid}) does not end",
             hint=f"kill -9 {running.pid} ends it",
         )
+
+
+def _say_who_asks(directory: Path) -> None:
+    """Leave a note for the log of the server; a server is stopped without the note, too."""
+    with suppress(OSError):  # a full disk, or the working directory is gone
+        write_json(str(directory / STOP_JSON), {"pid": os.getpid(), "cwd": os.getcwd()})
 
 
 # --- starting one

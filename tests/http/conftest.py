@@ -78,8 +78,8 @@ class PromptServer(Server):
         await self.on_tick(0)
         await self._stopped.wait()
 
-    def stop(self, failure: ServerError | None = None) -> None:
-        super().stop(failure)
+    def stop(self, why: str, failure: ServerError | None = None) -> None:
+        super().stop(why, failure)
         self._stopped.set()
 
 
@@ -146,7 +146,7 @@ class Running:
 
     def stop(self) -> None:
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._server.stop)
+            self._loop.call_soon_threadsafe(self._server.stop, "a test asked")
             self._thread.join(DEADLINE_S)
 
     def _main(self) -> None:

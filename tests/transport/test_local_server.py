@@ -249,6 +249,16 @@ def test_all_servers_of_this_user_are_found(own_state: Path, local_server: Path)
     assert {each for each in local_servers.find_all() if each in running} == running
 
 
+def test_a_server_logs_who_asked_it_to_end(own_state: Path) -> None:
+    log = own_state / "server.log"
+    local_servers.stop(find_or_start(own_state))
+    assert f"stopping: asked by pid {os.getpid()}, cwd {Path.cwd()}" in log.read_text()
+    os.kill(find_or_start(own_state).pid, signal.SIGTERM)
+    until(lambda: find(own_state) is None)
+    assert log.read_text().count("stopping: asked by") == 1
+    assert "stopping: signal SIGTERM" in log.read_text()
+
+
 # --- versions
 
 

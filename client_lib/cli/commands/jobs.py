@@ -1,6 +1,5 @@
 """`client-lib list`, `wait`, `cancel`, `delete` and `prune`: several jobs at a time."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -10,6 +9,7 @@ import typer
 from typer import Option
 
 from client_lib.cli import printer
+from client_lib.cli.asking import agreed, has_terminal
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     CommandApp,
@@ -159,16 +159,14 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
     def cancel_one(name: str) -> None:
         api = connection.api
         info = api.cancel_group(name) if connection.group(name) else api.cancel_job(name)
-        printer.data(f"{info.name} {info.state}")
+        printer.data(f"{info.name} {info.state if info.state.final else 'is being stopped'}")
         if not info.state.final:
-            printer.hint(
-                f"its processes are being stopped; `client-lib wait {name}` waits until they are"
-            )
+            printer.hint(f"`client-lib wait {name}` waits until its processes have ended")
 
     if not names:
         newest = connection.newest()
         question = f"cancel the newest job, {newest['name']} ({newest['state']})?"
-        names = [newest["name"]] if _agreed(question, f"client-lib cancel {newest['name']}") else []
+        names = [newest["name"]] if agreed(question, f"client-lib cancel {newest['name']}") else []
     return _change_each(connection, names, cancel_one)
 
 
@@ -238,28 +236,13 @@ def prune(
         printer.hint("no job has ended before that time")
     elif dry_run:
         printer.lines(names)
-    elif yes or _agreed(
+    elif yes or agreed(
         f"remove {number} with their logs and files?", "add --yes to the same command"
     ):
         return _change_each(
             connection, names, lambda name: printer.data(connection.api.delete_job(name))
         )
     return ExitCode.DONE
-
-
-def _agreed(question: str, otherwise: str) -> bool:
-    """The answer on a terminal. Raises InvalidRequest where nobody can answer;
-    `otherwise` is the line to write.
-    """
-    if not _has_terminal():
-        raise InvalidRequest(
-            f"{question} There is no terminal to answer", hint=f"without one: {otherwise}"
-        )
-    return typer.confirm(question, err=True)
-
-
-def _has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _change_each(
@@ -275,7 +258,7 @@ def _change_each(
                 change(name)
             except NotFound:
                 full = connection.full_name(name)
-                if not _has_terminal():
+                if not has_terminal():
                     raise NotFound(
                         f"no job named {name}", hint=f"did you mean {full}? write the whole name"
                     ) from None

@@ -19,6 +19,7 @@ import typer
 from typer import Argument, Option
 
 from client_lib.cli import printer
+from client_lib.cli.asking import agreed
 from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import (
     CommandApp,
@@ -30,7 +31,7 @@ from client_lib.cli.parameters import (
 )
 from client_lib.cli.program import ExitCode
 from client_lib.durable import write_file
-from client_lib.errors import ClientLibError
+from client_lib.errors import ClientLibError, ServerError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, make_private, state_dir
@@ -377,22 +378,47 @@ def stop(
     every: Annotated[
         bool,
         Option(
-            "--all", help="Stop your servers with other state directories on this machine, too."
+            "--all",
+            help="Stop your servers with other state directories on this machine, too. Their "
+            "directories are printed first, with a question.",
         ),
     ] = False,
-) -> None:
+    yes: Annotated[bool, Option("-y", "--yes", help="Don't ask.")] = False,
+) -> int:
     """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
     here = local_server.find()
     found = local_server.find_all() if every else [here] if here else []
     if not found:
         printer.hint("no local server runs here")
-        return
-    for running in found:
+        return ExitCode.DONE
+    others = [running for running in found if running != here]
+    if others and not yes:
+        printer.lines(f"pid {each.pid}, {each.state_dir}" for each in found)
+        question = "stop 1 server?" if len(found) == 1 else f"stop these {len(found)} servers?"
+        if not agreed(question, "add --yes to the same command, or leave --all out"):
+            return ExitCode.DONE
+    return stop_each(found)
+
+
+def stop_each(found: Sequence[local_server.Running]) -> int:
+    """Stop servers, also after one that does not end; the exit code."""
+    problems = [problem for running in found if (problem := _stopped(running))]
+    for problem in problems:
+        printer.error(problem)
+    if len(problems) < len(found):
+        printer.hint("its jobs keep running; the next command starts it again")
+    return ExitCode.FAILED if problems else ExitCode.DONE
+
+
+def _stopped(running: local_server.Running) -> ClientLibError | None:
+    """Stop a server; None: it has ended."""
+    try:
         with printer.progress("the local server is ending"):
             local_server.stop(running)
-        where = f", {running.state_dir}" if every else ""
-        printer.data(f"the local server (pid {running.pid}{where}) has ended")
-    printer.hint("its jobs keep running; the next command starts it again")
+    except (ClientLibError, OSError) as problem:
+        return problem if isinstance(problem, ClientLibError) else ServerError(str(problem))
+    printer.data(f"the local server (pid {running.pid}, {running.state_dir}) has ended")
+    return None
 
 
 @group.command()
