@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
-from client_lib.launch_lines import accelerate, torchrun
+from client_lib.launch_lines import accelerate, deepspeed, torchrun
 from client_lib.launch_lines.lines import LaunchLine, Machine
 from client_lib.launch_lines.unwrapping import (
     Unwrapped,
@@ -33,7 +33,7 @@ _TORCH_MODULES = {
     "torch.distributed.launch": "torch.distributed.launch",
 }
 _ACCELERATE_MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
-_PROGRAMS = ("torchrun", "accelerate", "accelerate-launch")
+_PROGRAMS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 # files of torch that are started by their path
 _FILES = {
     "torch/distributed/run.py": "torch.distributed.run",
@@ -74,6 +74,8 @@ def _read_plain(words: Sequence[str], machine: Machine) -> LaunchLine | None:
         return accelerate.read(words[2:], machine, python_named)
     if program == "accelerate-launch":
         return accelerate.read(words[1:], machine, python_named)
+    if program in ("deepspeed", "ds"):
+        return deepspeed.read(words[1:], machine, python_named)
     _check_read([program, *words[1:]])
     return _read_python(words, machine) if _PYTHON.fullmatch(program) else None
 
@@ -172,7 +174,7 @@ def _launcher_of(started: _Started, machine: Machine, python: str | None) -> Lau
     if module in _ACCELERATE_MODULES:
         return accelerate.read(rest[1:] if rest[:1] == ["launch"] else rest, machine, python)
     if module is not None and module.split(".")[0] == "deepspeed":
-        _check_read(["deepspeed", *rest])
+        return deepspeed.read(rest, machine, python)
     return None
 
 
@@ -266,12 +268,6 @@ _MPI = _Launcher(
     dict.fromkeys(("-n", "-np", "--np", "-N", "--npernode"), "PROCESSES"),
 )
 _LAUNCHERS: dict[str, _Launcher] = {
-    "deepspeed": _Launcher(
-        "reaches its machines by ssh from a hostfile; the workers of a job have neither",
-        _SIZES,
-        "deepspeed.init_distributed() finds RANK, WORLD_SIZE and MASTER_ADDR in the environment",
-        {"--num_nodes": "MACHINES", "--num_gpus": "PROCESSES"},
-    ),
     "srun": _Launcher(
         "starts its tasks inside an allocation of Slurm, and a job has none", _SIZES, counts=_SLURM
     ),

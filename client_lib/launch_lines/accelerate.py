@@ -65,6 +65,49 @@ DYNAMO: dict[str, str | None] = {
     "dynamo-use-dynamic": "False",
     "dynamo-use-regional-compilation": "False",
 }
+DEEPSPEED: dict[str, str] = {
+    # the option or key of the file -> the variable that has its value
+    "zero-stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+    "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "gradient-clipping": "ACCELERATE_GRADIENT_CLIPPING",
+    "offload-optimizer-device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+    "offload-param-device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "zero3-init-flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
+    "zero3-save-16bit-model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
+    "deepspeed-config-file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+    "deepspeed-moe-layer-cls-names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
+}
+_AS_WRITTEN = ("deepspeed-config-file", "deepspeed-moe-layer-cls-names")
+"""Settings of DEEPSPEED whose values keep their capitals."""
+DEEPSPEED_DROPPED = lines.by_name(
+    {
+        lines.RENDEZVOUS: (
+            "deepspeed-hostfile deepspeed-exclusion-filter deepspeed-inclusion-filter "
+            "deepspeed-multinode-launcher"
+        ),
+        "accelerate does not pass it on": "offload-optimizer-nvme-path offload-param-nvme-path",
+    }
+)
+PARALLELISM: dict[str, str] = {
+    "parallelism-config-dp-replicate-size": "1",
+    "parallelism-config-dp-shard-size": "1",
+    "parallelism-config-tp-size": "1",
+    "parallelism-config-cp-size": "1",
+    "parallelism-config-cp-backend": "torch",
+    "parallelism-config-cp-comm-strategy": "allgather",
+    "parallelism-config-sp-size": "1",
+    "parallelism-config-sp-backend": "deepspeed",
+    "parallelism-config-sp-seq-length": "None",
+    "parallelism-config-sp-seq-length-is-variable": "True",
+    "parallelism-config-sp-attn-implementation": "sdpa",
+}
+_ONLY_WITH = {
+    # settings of PARALLELISM that are set only where this size is above 1
+    "parallelism-config-cp-comm-strategy": "parallelism-config-cp-size",
+    "parallelism-config-sp-seq-length": "parallelism-config-sp-size",
+    "parallelism-config-sp-seq-length-is-variable": "parallelism-config-sp-size",
+    "parallelism-config-sp-attn-implementation": "parallelism-config-sp-size",
+}
 _SWITCHES = {
     # the option or key of the file -> what is set where it is on
     "debug": ("ACCELERATE_DEBUG_MODE", "true"),
@@ -91,9 +134,7 @@ _PLUGIN = "build it in the script: Accelerator({}); its processes start as any o
 _NO_TPU = "jobs run on GPUs or the CPU"
 _NO_SAGEMAKER = "SageMaker is another service; leave the option out"
 REFUSED: dict[str, str] = {
-    "use-deepspeed": _PLUGIN.format("deepspeed_plugin=DeepSpeedPlugin(...)"),
     "use-megatron-lm": _PLUGIN.format("megatron_lm_plugin=MegatronLMPlugin(...)"),
-    "use-parallelism-config": _PLUGIN.format("parallelism_config=ParallelismConfig(...)"),
     **lines.by_name(
         {_NO_TPU: "tpu tpu-cluster", _NO_SAGEMAKER: "aws-access-key-id aws-secret-access-key"}
     ),
@@ -101,6 +142,7 @@ REFUSED: dict[str, str] = {
 }
 _FLAGS = frozenset(
     {"cpu", "multi-gpu", "module", "no-python", "debug", "enable-cpu-affinity", "use-fsdp"}
+    | {"use-deepspeed", "use-parallelism-config"}
     | {
         "fp8-use-autocast-during-eval",
         "dynamo-use-fullgraph",
@@ -124,6 +166,9 @@ _VALUED = frozenset(
         FSDP.keys() - {"fsdp-ignored-modules"}
         | FP8.keys()
         | DYNAMO.keys()
+        | DEEPSPEED.keys()
+        | DEEPSPEED_DROPPED.keys()
+        | PARALLELISM.keys()
         | DROPPED.keys()
         | REFUSED.keys()
     )
@@ -132,8 +177,8 @@ TABLE = OptionTable(
     LAUNCHER,
     flags=_FLAGS,
     valued=_VALUED - _FLAGS,
-    # options that accelerate reads only with a --use-... that is refused here
-    families=("deepspeed-", "megatron-lm-", "parallelism-config-", "zero", "offload-", "gradient-"),
+    # options that accelerate reads only with --use-megatron-lm, which is refused here
+    families=("megatron-lm-",),
     short={"m": "module", "q": "quiet", "t": "tee", "h": "help"},
     abbreviations=False,  # as accelerate's own parser
 )
@@ -156,7 +201,9 @@ SECTIONS: dict[str, tuple[str, Collection[str], str]] = {
     # key: (prefix of its options, those options, who reads it)
     "fsdp_config": ("fsdp_", FSDP, "distributed_type: FSDP"),
     "fp8_config": ("fp8_", {*FP8, FP8_LINEAR}, "mixed_precision: fp8"),
-    "dynamo_config": ("dynamo_", {*DYNAMO, "dynamo-backend"}, ""),
+    "dynamo_config": ("dynamo_", {*DYNAMO, "dynamo-backend"}, "another distributed_type"),
+    "deepspeed_config": ("", DEEPSPEED, "distributed_type: DEEPSPEED"),
+    "parallelism_config": ("", PARALLELISM, "a distributed_type of several processes"),
 }
 FILE_DROPPED = lines.by_name(
     {
@@ -166,13 +213,13 @@ FILE_DROPPED = lines.by_name(
         ),
         lines.TPU: "main_training_function downcast_bf16 commands command_file "
         "tpu_name tpu_zone tpu_vm tpu_env tpu_use_cluster tpu_use_sudo",
-        "only distributed_type: DEEPSPEED reads it": "deepspeed_config",
         "only distributed_type: MEGATRON_LM reads it": "megatron_lm_config",
-        "the line has an option that excludes it": "parallelism_config",  # else it is refused
     }
 )
 _USUAL = {"rdzv_backend": "static", "main_training_function": "main", "same_network": True}
 """Values that `accelerate config` writes into each file."""
+_NOTHING = (None, "none", "standard")
+"""Values of DeepSpeed's settings that ask for nothing beyond torchrun."""
 _UNKNOWN = "accelerate has no such setting, or a newer one has it"
 
 
@@ -199,35 +246,129 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     _check_file(file, given)
     config = _settings(file)
     counted, given_by = _counted(given, config)
-    # the line's own choice wins over the file's; --cpu turns it off
-    wants_fsdp = "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
-    fsdp = wants_fsdp and not {"cpu", "multi-gpu"} & given.keys()
-    variables = _variables({**config, **given}, given, fsdp=fsdp)
-    inert = _without_effect(
-        file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8"
-    )
+    kind = _kind(given, file)
+    fsdp = kind == "FSDP"
+    settings = {**config, **given}
+    variables = _variables(settings, given, fsdp=fsdp)
+    with_deepspeed = kind == "DEEPSPEED"
+    if with_deepspeed:
+        kept = {name: value for name, value in variables.items() if not _unused(name)}
+        variables = {**kept, **_deepspeed(settings, file, given)}
+    parallel = _wants_parallelism(given, file) and bool(kind)
+    if parallel:
+        variables |= _parallelism(settings)
+    if kind and not counted.get("processes_per_worker") and file:
+        raise InvalidRequest(f"{FILE} leaves num_processes open", hint="give --num-processes")
+    in_use = {
+        "fsdp_config": fsdp,
+        "fp8_config": variables.get("ACCELERATE_MIXED_PRECISION") == "fp8",
+        "dynamo_config": not with_deepspeed,
+        "deepspeed_config": with_deepspeed,
+        "parallelism_config": parallel,
+    }
+    inert = _without_effect(file, in_use)
+    reasons = {**DROPPED, **DEEPSPEED_DROPPED}
+    if with_deepspeed:
+        reasons |= dict.fromkeys(
+            (*DYNAMO, "dynamo-backend", "num-cpu-threads-per-process"),
+            "accelerate does not pass it on with DeepSpeed",
+        )
     fields = {**what_runs(LAUNCHER, given, line.rest, python), **counted}
     defaults: dict[str, Any] = {"type": "nogpu"} if "cpu" in given else {}
     several = counted.get("n_workers", 1) * counted.get("processes_per_worker", 1) > 1
-    if several or fsdp or _wants_several(given, file):
+    if several or kind:
         if not fields["script"].endswith(".py"):  # a `python -m` line of its own would have none
             variables[RANK_VARIABLES] = "1"
     else:  # accelerate starts a single process without torchrun
         defaults["env_variables"] = {RANK_VARIABLES: "0"}
+    if with_deepspeed:  # the working directory is on the path of its scripts
+        before = machine.environment.get("PYTHONPATH")
+        defaults["env_variables"] = {"PYTHONPATH": f"{before}:." if before else "."}
     return LaunchLine(
         LAUNCHER,
         {**fields, "env_variables": variables} if variables else fields,
         defaults,
         {**given_by, "env_variables": f"the {LAUNCHER} line"},
-        [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + FILE)],
+        [
+            *dropped(given, {**DROPPED, **DEEPSPEED_DROPPED}),
+            *dropped(inert, inert, "{} of " + FILE),
+        ],
         python,
     )
 
 
-def _wants_several(given: Mapping[str, str], file: Mapping[str, object]) -> bool:
-    """True: accelerate starts even a single process by torchrun."""
+def _kind(given: Mapping[str, str], file: Mapping[str, object]) -> str | None:
+    """The distributed_type with which accelerate starts even a single process by torchrun: FSDP,
+    DEEPSPEED, MULTI_...; None: it starts the script itself, or several by torchrun. The line's own
+    choice wins over the file's; --cpu turns it off."""
+    if "cpu" in given:
+        return None
+    for option, kind in _CHOICES.items():
+        if option in given:
+            return kind
     kind = str(file.get("distributed_type"))
-    return "cpu" not in given and ("multi-gpu" in given or kind.startswith("MULTI_"))
+    return kind if kind in ("FSDP", "DEEPSPEED") or kind.startswith("MULTI_") else None
+
+
+_CHOICES = {"use-deepspeed": "DEEPSPEED", "use-fsdp": "FSDP", "multi-gpu": "MULTI_GPU"}
+
+
+def _unused(variable: str) -> bool:
+    """True for variables that its DeepSpeed launcher does not set."""
+    unused = ("ACCELERATE_USE_CPU", "OMP_NUM_THREADS")
+    return variable in unused or variable.startswith("ACCELERATE_DYNAMO_")
+
+
+def _wants_parallelism(given: Mapping[str, str], file: Mapping[str, object]) -> bool:
+    """Raises InvalidRequest for the option without what it needs."""
+    if "use-parallelism-config" not in given:
+        return bool(file.get("parallelism_config")) and not _CHOICES.keys() & given.keys()
+    if "use-fsdp" not in given or given.get("fsdp-version", "1") == "1":
+        raise InvalidRequest(
+            f"{LAUNCHER} --use_parallelism_config needs --use_fsdp and --fsdp_version 2",
+            hint="give both",
+        )
+    return True
+
+
+def _deepspeed(
+    settings: Mapping[str, object], file: Mapping[str, object], line: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of its DeepSpeed launcher. Source: accelerate 1.15, utils/launch.py,
+    prepare_deepspeed_cmd_env; commands/launch.py, launch_command."""
+    section = file.get("deepspeed_config")
+    fields = [str(key) for key in section] if isinstance(section, Mapping) else []
+    if "mixed-precision" not in line and settings.get("mixed-precision") is not None:
+        fields.append("mixed_precision")
+    found = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_CONFIG_DS_FIELDS": ",".join(fields).lower(),
+    }
+    for option, variable in DEEPSPEED.items():
+        value = settings.get(option)
+        if value is None:
+            continue
+        if option == "gradient-clipping" and option in line:
+            value = _fraction(option, line[option])
+        found[variable] = str(value) if option in _AS_WRITTEN else str(value).lower()
+    return found
+
+
+def _fraction(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(f"{LAUNCHER} --{option} {text!r} is no number") from None
+
+
+def _parallelism(settings: Mapping[str, object]) -> dict[str, str]:
+    """Source: accelerate 1.15, utils/launch.py, prepare_extend_env_parallelism_config."""
+    found = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
+    for option, default in PARALLELISM.items():
+        size = _ONLY_WITH.get(option)
+        if size is None or str(settings.get(size, "1")) != "1":
+            found[option.replace("-", "_").upper()] = str(settings.get(option, default))
+    return found
 
 
 def _check_file(file: Mapping[str, object], given: Mapping[str, str]) -> None:
@@ -239,22 +380,15 @@ def _check_file(file: Mapping[str, object], given: Mapping[str, str]) -> None:
             f"{FILE} asks for compute_environment={file['compute_environment']}",
             hint="give another file with --config_file",
         )
-    if {"multi-gpu", "use-fsdp"} & given.keys():
+    if _CHOICES.keys() & given.keys():
         return
-    kinds = {
-        "DEEPSPEED": "use-deepspeed",
-        "MEGATRON_LM": "use-megatron-lm",
-        "XLA": "tpu",
-        "TPU": "tpu",
-    }
     kind = str(file.get("distributed_type"))
-    asks = f"asks for distributed_type={kind},"
-    refused = kinds.get(kind)
-    if refused is None and file.get("parallelism_config"):
-        asks = "has a parallelism_config,"
-        refused = "use-parallelism-config"
+    refused = {"MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}.get(kind)
     if refused:
-        raise NotSupported(f"{FILE} {asks} and that is not supported here", hint=REFUSED[refused])
+        raise NotSupported(
+            f"{FILE} asks for distributed_type={kind}, and that is not supported here",
+            hint=REFUSED[refused],
+        )
 
 
 def _settings(file: Mapping[str, object]) -> dict[str, Any]:
@@ -396,12 +530,11 @@ def _texts(
     }
 
 
-def _without_effect(file: Mapping[str, object], *, fsdp: bool, fp8: bool) -> dict[str, str]:
+def _without_effect(file: Mapping[str, object], in_use: Mapping[str, bool]) -> dict[str, str]:
     """Keys that have no effect, with the reason for each. Keys with their
-    usual value are left out.
+    usual value are left out. `in_use`: sections that another setting turns on.
     """
     reasons: dict[str, str] = {}
-    in_use = {"fsdp_config": fsdp, "fp8_config": fp8}
     for name, value in file.items():
         if value in (None, False, 0, "", "no", [], {}, _USUAL.get(name)) or name in FILE_READ:
             continue
@@ -409,9 +542,9 @@ def _without_effect(file: Mapping[str, object], *, fsdp: bool, fp8: bool) -> dic
             reasons[name] = f"only {SECTIONS[name][2]} reads it"
         elif name in SECTIONS and isinstance(value, Mapping):
             reasons |= {
-                key: _UNKNOWN
-                for key, option, _ in _inner(name, value)
-                if option not in SECTIONS[name][1]
+                key: DEEPSPEED_DROPPED.get(option, _UNKNOWN)
+                for key, option, inner in _inner(name, value)
+                if option not in SECTIONS[name][1] and inner not in _NOTHING
             }
         else:
             reasons[name] = FILE_DROPPED.get(name, _UNKNOWN)

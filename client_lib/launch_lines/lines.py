@@ -20,6 +20,7 @@ class Machine:
     {}: there is no default one.
     """
     is_file: Callable[[str], bool] = lambda _: False
+    text: Callable[[str], str | None] = lambda _: None  # of a file; None: it is not there
     # the shell's, with options of torchrun (PET_NNODES)
     environment: Mapping[str, str] = field(default_factory=dict)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _POSITIONAL = ("script", "args")
+_HOSTFILE_MAX = 1024 * 1024  # characters
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
@@ -50,7 +51,7 @@ def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
     cores = _cores(fields.get("instance_type"), local)
-    machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, os.environ)
+    machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, _text, os.environ)
     given_workers = fields.get("n_workers")
     n_workers = given_workers if isinstance(given_workers, int) else 1
     reading = launch_lines.read([*words, *fields.get("args", [])], machine, n_workers)
@@ -88,6 +89,17 @@ def _cores(instance_type: str | None, local: bool) -> int | None:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
+
+
+def _text(path: str) -> str | None:
+    """Raises InvalidRequest for a file that can't be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as opened:
+            return opened.read(_HOSTFILE_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidRequest(f"{path} can't be read: {error.strerror}") from error
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

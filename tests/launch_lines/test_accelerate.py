@@ -197,9 +197,57 @@ CPU_FILE = {
 }
 
 
-@pytest.mark.parametrize(
-    "config", [None, FSDP_FILE, DYNAMO_FILE, CPU_FILE], ids=["none", "fsdp", "dynamo", "cpu"]
-)
+ZERO_2_FILE = {
+    "compute_environment": "LOCAL_MACHINE",
+    "deepspeed_config": {
+        "deepspeed_multinode_launcher": "standard",
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": 1.0,
+        "offload_optimizer_device": "none",
+        "offload_param_device": "none",
+        "zero3_init_flag": False,
+        "zero_stage": 2,
+    },
+    "distributed_type": "DEEPSPEED",
+    "mixed_precision": "bf16",
+    "num_machines": 1,
+    "num_processes": 2,
+}
+ZERO_3_FILE = {
+    "deepspeed_config": {
+        "deepspeed_config_file": "Configs/zero3.json",
+        "deepspeed_moe_layer_cls_names": "MixtralSparseMoeBlock",
+        "zero3_init_flag": True,
+        "zero3_save_16bit_model": True,
+        "zero_stage": 3,
+        "offload_param_device": "NVME",
+    },
+    "distributed_type": "DEEPSPEED",
+    "num_processes": 8,
+    "parallelism_config": {"parallelism_config_sp_size": 4},
+}
+PARALLEL_FILE = {
+    **FSDP_FILE,
+    "num_machines": 1,
+    "parallelism_config": {
+        "parallelism_config_dp_shard_size": 2,
+        "parallelism_config_tp_size": 2,
+        "parallelism_config_cp_size": 2,
+        "parallelism_config_cp_comm_strategy": "alltoall",
+    },
+}
+FILES = {
+    "none": None,
+    "fsdp": FSDP_FILE,
+    "dynamo": DYNAMO_FILE,
+    "cpu": CPU_FILE,
+    "zero2": ZERO_2_FILE,
+    "zero3": ZERO_3_FILE,
+    "parallel": PARALLEL_FILE,
+}
+
+
+@pytest.mark.parametrize("config", FILES.values(), ids=FILES)
 @pytest.mark.parametrize(
     "options",
     [
@@ -214,6 +262,9 @@ CPU_FILE = {
         "--fsdp_sharding_strategy SHARD_GRAD_OP --fsdp_backward_prefetch BACKWARD_PRE "
         "--fsdp_transformer_layer_cls_to_wrap A,B --fsdp_use_orig_params false",
         "--cpu",
+        "--use_deepspeed --zero_stage 3 --gradient_clipping 1 --offload_param_device CPU",
+        "--use_deepspeed --deepspeed_config_file A.json --zero3_init_flag True",
+        "--use_fsdp --fsdp_version 2 --use_parallelism_config --parallelism_config_tp_size 2",
     ],
 )
 def test_the_variables_are_those_that_accelerate_sets(
@@ -232,7 +283,7 @@ def test_the_variables_are_those_that_accelerate_sets(
     monkeypatch.setattr(launch, "default_config_file", str(tmp_path / "none.yaml"))
     file = ""
     if config:
-        (tmp_path / "accelerate.yaml").write_text(yaml.safe_dump(config))
+        (tmp_path / "accelerate.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         file = f"--config_file {tmp_path / 'accelerate.yaml'} "
     count = "" if config else "--num_processes 2 "
     theirs = _environment(launch, f"{file}{count}{options} train.py")
@@ -244,7 +295,7 @@ def test_the_variables_are_those_that_accelerate_sets(
 
 
 # the launcher's and the runtime's
-NOT_OURS = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
+NOT_OURS = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 PINNING = ("KMP_AFFINITY", "KMP_BLOCKTIME")  # would pin the ranks of a worker to the same cores
 
 
@@ -253,13 +304,18 @@ def _environment(launch: Any, text: str) -> dict[str, str]:
     it would start processes.
     """
     args = launch.launch_command_parser().parse_args(shlex.split(text))
-    args, _, _ = launch._validate_launch_command(args)
+    args, defaults, is_of_file = launch._validate_launch_command(args)
     several = (args.use_fsdp or args.multi_gpu) and not args.cpu
-    added = (
-        launch.prepare_multi_gpu_env(args)
-        if several
-        else launch.prepare_simple_launcher_cmd_env(args)[1]
-    ).items() - os.environ.items()
+    if args.use_deepspeed and not args.cpu:
+        fields = list(defaults.deepspeed_config) if defaults else []
+        fields += ["mixed_precision"] if is_of_file else []
+        args.deepspeed_fields_from_accelerate_config = ",".join(fields)
+        seen = launch.prepare_deepspeed_cmd_env(args)[1]
+    elif several:
+        seen = launch.prepare_multi_gpu_env(args)
+    else:
+        seen = launch.prepare_simple_launcher_cmd_env(args)[1]
+    added = seen.items() - os.environ.items()
     found = {name: value for name, value in added if name not in (*NOT_OURS, *PINNING)}
     if "num_cpu_threads" not in text:
         found.pop("OMP_NUM_THREADS", None)  # ours shares the cores of a worker among its ranks
@@ -393,23 +449,28 @@ def test_every_key_without_effect_is_named(config: dict[str, Any], said: str | N
         ("--num_proc 2 train.py", {}, InvalidRequest, "did you mean --num-processes?"),
         ("--mixed_precision bf32 train.py", {}, InvalidRequest, "bf32"),
         (
-            "--use_deepspeed train.py",
-            {},
-            NotSupported,
-            "Accelerator(deepspeed_plugin=DeepSpeedPlugin(...))",
-        ),
-        ("train.py", {"distributed_type": "DEEPSPEED"}, NotSupported, "distributed_type=DEEPSPEED"),
-        (
             "train.py",
-            {"parallelism_config": {"tp_size": 2}},
+            {"distributed_type": "MEGATRON_LM", "num_processes": 2},
             NotSupported,
-            "parallelism_config=ParallelismConfig(...)",
+            "distributed_type=MEGATRON_LM",
         ),
+        ("train.py", {"distributed_type": "FSDP"}, InvalidRequest, "give --num-processes"),
+        (
+            "--use_parallelism_config train.py",
+            {},
+            InvalidRequest,
+            "needs --use_fsdp and --fsdp_version 2",
+        ),
+        ("--use_deepspeed --gradient_clipping x train.py", {}, InvalidRequest, "is no number"),
         ("train.py", {"compute_environment": "AMAZON_SAGEMAKER"}, NotSupported, "AMAZON_SAGEMAKER"),
         ("--tpu train.py", {}, NotSupported, "jobs run on GPUs or the CPU"),
         (
             "train.py",
-            {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sync_module_states": False}},
+            {
+                "distributed_type": "FSDP",
+                "num_processes": 2,
+                "fsdp_config": {"fsdp_sync_module_states": False},
+            },
             InvalidRequest,
             "set it to true",
         ),

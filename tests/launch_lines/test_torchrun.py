@@ -185,13 +185,6 @@ def test_the_older_launcher_knows_use_env() -> None:
         ("torchrun -m --no-python train", InvalidRequest, "exclude each other"),
         ("torchrun --virtual-local-rank train.py", NotSupported, "--virtual-local-rank"),
         ("torchrun --help", NotSupported, "client-lib submit --help"),
-        ("deepspeed --hostfile hosts train.py", NotSupported, "client-lib submit -N MACHINES"),
-        ("python -m deepspeed.launcher.runner train.py", NotSupported, "hostfile"),
-        (
-            "deepspeed --num_gpus=8 train.py --deepspeed ds.json",
-            NotSupported,
-            "`client-lib submit -N MACHINES --processes-per-worker 8 train.py --deepspeed ds.json`",
-        ),
         (
             "srun -N2 --ntasks-per-node 8 python train.py --lr 1",
             NotSupported,

@@ -22,6 +22,8 @@ LINES = (
     f"accelerate launch --num_processes 2 --mixed_precision bf16 train.py {ARGUMENTS}",
     f"accelerate launch --config_file a.yaml train.py {ARGUMENTS}",
     f"python -m accelerate.commands.launch --num_processes 2 -m pkg.train {ARGUMENTS}",
+    f"deepspeed --num_gpus=2 train.py {ARGUMENTS}",
+    f"deepspeed --num_gpus 2 --module pkg.train {ARGUMENTS}",
     f"python train.py {ARGUMENTS}",
     f"python -u -m pkg.train {ARGUMENTS}",
 )
