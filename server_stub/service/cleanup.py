@@ -35,6 +35,9 @@ _EVENTS_BATCH = 500
 """Events that are deleted in one transaction."""
 SWEEP_EVERY_S = 600.0
 """Bounds are days and gigabytes: nothing is gained by a shorter interval."""
+AGAIN_S = 10.0
+"""Pause before the next sweep if a removal or a sweep was interrupted: a database that restarts is
+back by then, and one that is away is not asked all the time."""
 
 
 @dataclass
@@ -46,9 +49,18 @@ class Cleanup:
     retention: Retention
     clock: Clock
     _removing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _interrupted: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def remove(self, seqs: Sequence[int]) -> None:
-        """Delete final jobs with their logs, events and files."""
+        """Delete final jobs with their logs, events and files. A removal that fails in the middle
+        is finished by a sweep, soon."""
+        try:
+            await self._remove(seqs)
+        except BaseException:
+            self._interrupted.set()
+            raise
+
+    async def _remove(self, seqs: Sequence[int]) -> None:
         for start in range(0, len(seqs), _BATCH):  # a submit waits for one batch, not for all
             batch = seqs[start : start + _BATCH]
             await asyncio.to_thread(self._empty, await self.store.read_all(rows.final_ids, batch))
@@ -87,13 +99,17 @@ class Cleanup:
         await self._finish_removals()
 
     async def run(self) -> None:
-        """Sweep every few minutes until the task is cancelled."""
+        """Sweep every few minutes, and soon after an interruption, until the task is cancelled."""
         while True:
+            self._interrupted.clear()
             try:
                 await self.sweep()
             except Exception as error:  # noqa: BLE001  # the disk or the database fails: try again later
                 log.warning("retention could not run: %s", error)
-            await asyncio.sleep(SWEEP_EVERY_S)
+                self._interrupted.set()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._interrupted.wait(), SWEEP_EVERY_S)
+                await asyncio.sleep(AGAIN_S)
 
     async def sweep(self) -> None:
         """Remove jobs and snapshots over the bounds of retention."""

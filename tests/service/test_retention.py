@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+from contextlib import closing, suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
 from server_stub.service import Service
 from server_stub.service.retention import UPLOAD_GRACE, Retention, size_of, to_remove
+from server_stub.store import rows
+from tests.kit.bounds import Bounds
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
 
@@ -188,6 +191,38 @@ def test_jobs_that_are_deleted_at_once_are_removed_at_once(
         await asyncio.gather(*(service.delete(ANN, name) for name in names))
         assert not list(jobs.iterdir())
         assert "can't be removed yet" not in caplog.text
+
+    in_server(bench, run)
+
+
+@pytest.mark.parametrize("step", ["events", "jobs", "removals"])
+def test_a_delete_that_the_database_interrupts_is_finished_soon(
+    bench: Bench, bounds: Bounds, step: str
+) -> None:
+    """The rows of each table in turn can't be deleted for a while; nobody asks again later."""
+    bounds("server_stub.service.cleanup", AGAIN_S=0.05)
+
+    async def run(service: Service) -> None:
+        folder = bench.settings().data_dir
+        job = await bench.submit(name="one")
+        (folder / "jobs" / job.id).mkdir(exist_ok=True)
+        bench.runtime.end(job.id)
+        await bench.until("one", State.SUCCEEDED)
+        refuse = (
+            f"CREATE TRIGGER away BEFORE DELETE ON {step} BEGIN SELECT RAISE(FAIL, 'away'); END"
+        )
+        with closing(sqlite3.connect(folder / "client_lib.db")) as database:
+            database.execute(refuse)
+            with suppress(Exception):
+                await service.delete(ANN, "one")
+            database.execute("DROP TRIGGER away")
+        store = service._store
+        deadline = asyncio.get_running_loop().time() + 10
+        while [*(folder / "jobs").iterdir(), *await store.read_all(rows.pending_removals)]:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.02)
+        with pytest.raises(NotFound):
+            await service.get(ANN, "one")
 
     in_server(bench, run)
 
