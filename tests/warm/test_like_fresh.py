@@ -119,6 +119,18 @@ def test_the_command_line_and_the_mark_of_the_worker_are_seen_by_others(both: Ru
     assert str(ran.warm.script) in ran.warm.lines()[0]
 
 
+def test_a_forked_launcher_is_shown_with_its_job_and_worker(both: Run) -> None:
+    ran = both(
+        """
+        import os
+        path = "/proc/%d/cmdline" % os.getppid()
+        print(open(path).read().rstrip(chr(0)).split(chr(0))[-2:])
+        """
+    )
+    folder = str(ran.warm.directory.path)
+    assert ran.warm.lines() == [str([folder, "job job-1, worker 0"])]
+
+
 @pytest.mark.parametrize(
     "counts",
     [

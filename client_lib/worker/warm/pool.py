@@ -50,8 +50,9 @@ from client_lib.launcher_protocol import processes
 from client_lib.launcher_protocol.directory import Directory
 from client_lib.worker import memory, system
 from client_lib.worker.launcher import run_worker
+from client_lib.worker.programs import launcher_command
 from client_lib.worker.warm.hidden import OURS, STANDARD, Hidden, Later
-from client_lib.worker.warm.rank import Warm, fingerprint, folders, given_environment
+from client_lib.worker.warm.rank import Warm, fingerprint, folders, given_environment, show_argv
 
 _POLL_S = 2.0
 _OURS = (OURS, "__main__", "__mp_main__")
@@ -159,6 +160,7 @@ class PoolProcess:
             signal.set_wakeup_fd(-1)
             os.setsid()
             os.chdir(worker_dir)
+            self._show_whose(worker_dir)
             output = os.open(
                 Directory(worker_dir).output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
             )
@@ -169,6 +171,12 @@ class PoolProcess:
             traceback.print_exc()
         finally:
             os._exit(code)
+
+    def _show_whose(self, worker_dir: str) -> None:
+        """Make ps show this process as a launcher, with its job and worker."""
+        plan = read_json(Directory(worker_dir).plan) or {}
+        whose = "job %s, worker %s" % (plan.get("job"), plan.get("worker"))
+        show_argv([*launcher_command(worker_dir, str(self._config["python"])), whose])
 
     def _end(self, why: str) -> NoReturn:
         self._send({"event": "ending", "why": why})

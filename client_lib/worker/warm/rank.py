@@ -194,13 +194,18 @@ def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
         torch.set_num_threads(count)
 
 
-def relabel(argv: List[str], marker: str, value: str) -> None:
-    """Make ps and /proc show `argv`, cut to the room there is, and `marker=value` in place of the
-    pool's `marker`. They show the memory that exec filled for the pool, which was started with ROOM
-    in both."""
-    arg_start, arg_end, env_start, env_end = map(int, stat("/proc/self")[45:49])
+def show_argv(argv: Sequence[str]) -> None:
+    """Make ps and /proc show `argv`, cut to the room there is: the memory that exec filled for the
+    pool, which was started with ROOM in it."""
+    arg_start, arg_end = map(int, stat("/proc/self")[45:47])
     shown = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in argv)
     _overwrite(arg_start, shown, arg_end - arg_start)
+
+
+def relabel(argv: List[str], marker: str, value: str) -> None:
+    """Make ps and /proc show `argv`, and `marker=value` in place of the pool's `marker`."""
+    show_argv(argv)
+    env_start, env_end = map(int, stat("/proc/self")[47:49])
     beginning = ("%s=" % marker).encode()
     entries = ctypes.string_at(env_start, env_end - env_start)
     at = entries.find(beginning + ROOM.encode())
