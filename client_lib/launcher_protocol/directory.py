@@ -83,6 +83,18 @@ class Directory:
         return os.path.join(self.errors, "%d.json" % rank)
 
 
+def is_removed(path: str) -> bool:
+    """True if there is no such folder. Another error, as of a file system that is away, is no
+    sign of a removal."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def renew(directory: Directory) -> None:
     """Prepare the directory of a dead launcher, none of whose processes is alive, for another one.
     The log continues, and the unpacked code stays as the ranks left it."""

@@ -23,6 +23,7 @@ from client_lib.launcher_protocol.directory import (
     Taken,
     acquire,
     give_up_reserve,
+    is_removed,
     take_reserve,
 )
 from client_lib.launcher_protocol.log_segments import SegmentWriter
@@ -57,7 +58,9 @@ _ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in
 _STILL_S = 10.0
 _STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of the stacks in the report
-_ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
+_ABANDONED_S = 2.0  # how often a worker checks that its directory still exists
+# so many checks in a row must find no directory: one on a network may be away for some seconds
+_ABANDONED_CHECKS = 4
 
 
 class Launcher:
@@ -130,6 +133,7 @@ class Launcher:
             self._control,
         )
         self._loop.call_later(0.0, self._preparation.start)
+        self._loop.call_later(_ABANDONED_S, self._end_if_abandoned)
         self._loop.run()
         self._control.close()
         give_up_reserve(self._directory.reserve)
@@ -150,16 +154,16 @@ class Launcher:
                 folders.append(os.path.dirname(script))
             self._log.tail(plan.log_file, folders)
         self._control.announce(control.READY)
-        self._wait_for_go()
 
-    def _wait_for_go(self) -> None:
-        """Wait without limit, because a killed server is restarted, but not
-        after its data was removed.
-        """
-        if self._gone or self._outcome:
-            return
-        if os.path.isdir(self._directory.path):
-            self._loop.call_later(_ABANDONED_S, self._wait_for_go)
+    def _end_if_abandoned(self, missing: int = 0) -> None:
+        """End the worker if its directory was removed with the server's data, else look again: a
+        killed server is restarted, and its workers go on. `missing`: checks in a row that found no
+        directory."""
+        missing = missing + 1 if is_removed(self._directory.path) else 0
+        if missing < _ABANDONED_CHECKS:
+            self._loop.call_later(_ABANDONED_S, lambda: self._end_if_abandoned(missing))
+        elif self._gone or self._outcome:
+            self._terminate()
         else:
             self._never_ran(CannotStart(CANCELLED, "its directory was removed"))
 
@@ -395,7 +399,7 @@ class Launcher:
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError as error:
             # else it was removed with the server's data: there is no reader
-            if os.path.isdir(self._directory.path):
+            if not is_removed(self._directory.path):
                 if not durable.is_full(error):
                     raise
                 self._use_reserve()

@@ -359,12 +359,32 @@ def test_a_launcher_whose_directory_was_removed_ends_with_its_ranks(
     assert started.process.wait(timeout=10) == 0
 
 
+def test_ranks_that_would_run_for_ever_end_when_the_directory_was_removed(worker: Make) -> None:
+    script = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(1000)\n"
+    started = worker(script).start().go()
+    started.waits_for("pid ")
+    rank = int(next(line for line in started.lines() if line.startswith("pid ")).split()[1])
+    shutil.rmtree(started.directory.path)
+    assert started.process
+    assert started.process.wait(timeout=20) == 0
+    assert not alive(rank)
+
+
+def test_a_directory_that_is_away_for_some_seconds_ends_nothing(worker: Make) -> None:
+    started = worker("import time\nprint('up', flush=True)\ntime.sleep(8)").start().go()
+    started.waits_for("up")
+    os.rename(started.directory.path, started.directory.path + ".away")
+    time.sleep(4)
+    os.rename(started.directory.path + ".away", started.directory.path)
+    assert started.report()["reason"] == "Completed"
+
+
 def test_a_launcher_whose_directory_was_removed_waits_no_longer_for_go(worker: Make) -> None:
     started = worker("print('hello')").start()
     assert started.event() == control.READY
     shutil.rmtree(started.directory.path)
     assert started.process
-    assert started.process.wait(timeout=10) == 0
+    assert started.process.wait(timeout=20) == 0
 
 
 def test_each_process_gets_one_sigterm_however_often_its_worker_is_stopped(
