@@ -20,10 +20,9 @@ JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
 def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
     name = names.object_name(job, attempt)
     assert len(name) <= NAME_MAX
-    made = [
-        name + end
-        for end in (names.PLAN, names.CODE, names.SECRET, names.ENVIRONMENT, names.POLICY)
-    ]
+    mounted = names.mounted_name(name, uuid.uuid4().hex)
+    assert LABEL.fullmatch(mounted)
+    made = [name + names.POLICY]
     # as the operator names them
     pods = [f"{name}-master-0", f"{name}-worker-0", f"{name}-worker-{WORKERS_MAX - 1}"]
     for each in [name, *pods, *made]:

@@ -56,12 +56,9 @@ async def make(
     )
     while (blocked := await making.try_to_create()) is not None and not blocked.permanent:
         said.append((blocked.reason, blocked.message))
-        owned = (  # nobody collects garbage here
-            f"/api/v1/namespaces/{NAMESPACE}/configmaps/{goes}{names.PLAN}",
-            f"/api/v1/namespaces/{NAMESPACE}/secrets/{goes}{names.SECRET}",
-            f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies/{goes}{names.POLICY}",
-        )
-        for path in (f"{JOBS}/{goes}", *owned):
+        policies = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies"
+        # nobody collects garbage here
+        for path in (f"{JOBS}/{goes}", f"{policies}/{goes}{names.POLICY}"):
             cluster.api.delete(path)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
     assert said == ([(Reason.QUEUED, awaited)] if goes else [])

@@ -230,8 +230,28 @@ def test_secret_values_are_in_secrets_alone_and_masked_where_they_are_shown() ->
 
 def test_the_token_is_no_variable_of_the_container() -> None:
     container = templates(case("gang"))[0]["spec"]["containers"][0]
-    assert container["envFrom"] == [{"secretRef": {"name": "gang-3e17-r2-env"}}]
+    mounted = names.mounted_name("gang-3e17-r2", case("gang").attempt.job_id)
+    assert container["envFrom"] == [{"secretRef": {"name": f"{mounted}-env"}}]
     assert all("secretKeyRef" not in json.dumps(variable) for variable in container["env"])
+
+
+@pytest.mark.parametrize("name", ["gang", "function-out-of-reach"])
+def test_a_pod_of_an_earlier_job_of_the_same_name_finds_nothing_to_mount(name: str) -> None:
+    """An operator may make it once more when the later job exists."""
+    later = case(name)
+    earlier = replace(later, attempt=replace(later.attempt, job_id="0" * 32))
+    made = [
+        {
+            (each["kind"], each["metadata"]["name"])
+            for part, each in of.objects().own.items()
+            if part != "policy"
+        }
+        for of in (earlier, later)
+    ]
+    assert made[0].isdisjoint(made[1])
+    for _, mounted in made[1]:
+        assert mounted not in json.dumps(templates(earlier))
+        assert mounted in json.dumps(templates(later))
 
 
 def test_what_is_shown_leaves_the_objects_alone_and_says_which_archive_it_is() -> None:

@@ -46,7 +46,18 @@ def _hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# Endings after the name of the workload, of the objects that belong to it.
+def mounted_name(workload: str, job_id: str) -> str:
+    """Beginning of the names of the objects that the pods of an attempt mount:
+    `<workload>-<6 hex of the job>`.
+
+    A workload of a later job may have the same name. An operator that has not yet seen the end of
+    the first one may make a pod for it once more, which must not find the later job's token.
+    """
+    return f"{workload}-{_hex(job_id)[:6]}"
+
+
+# Endings after the name of the workload (POLICY) or `mounted_name` (the others), of the objects
+# that belong to it.
 PLAN = "-plan"
 """ConfigMap with the plan."""
 CODE = "-code"

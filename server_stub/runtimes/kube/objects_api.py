@@ -70,10 +70,10 @@ class ObjectsApi:
         """Create the workload, or find the one that an earlier try created, and return at least its
         metadata.
 
-        `owned`: the objects that the workload's pods mount. If an earlier workload had this name,
-        all that belongs to it must be gone first: the objects that its pods mount, which the new
-        pods could mount; what its operator applied; and its pods, which would mount the new objects
-        and be found by the name of the new pods.
+        `owned`: objects that must be its own. If an earlier workload had this name, all that
+        belongs to it must be gone first: objects with the names of `owned`; what its operator
+        applied; and its pods, which would be found by the name of the new pods. An operator that
+        lags may make one of these once more: what it mounts has other names (`mounted_name`).
 
         Raises ApiError, NameTaken, BeingDeleted.
         """

@@ -99,8 +99,10 @@ def render(
     own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
     labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
 
-    def metadata(suffix: str = "") -> Object:
-        return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels}
+    mounted_name = names.mounted_name(own_name, attempt.job_id)
+
+    def metadata(name: str) -> Object:
+        return {"name": name, "namespace": cluster.namespace, "labels": labels}
 
     def immutable(kind: str, metadata: Object, **content: object) -> Object:
         return {
@@ -120,14 +122,21 @@ def render(
     )
     own = {
         "plan": immutable(
-            "ConfigMap", metadata(names.PLAN), data=_plan_files(attempt, need, cluster)
+            "ConfigMap",
+            metadata(mounted_name + names.PLAN),
+            data=_plan_files(attempt, need, cluster),
         ),
-        "secret": immutable("Secret", metadata(names.SECRET), type="Opaque", stringData=agents),
+        "secret": immutable(
+            "Secret", metadata(mounted_name + names.SECRET), type="Opaque", stringData=agents
+        ),
     }
     _, variables = environment(attempt)
     if variables:
         own["environment"] = immutable(
-            "Secret", metadata(names.ENVIRONMENT), type="Opaque", stringData=variables
+            "Secret",
+            metadata(mounted_name + names.ENVIRONMENT),
+            type="Opaque",
+            stringData=variables,
         )
     if payload_files(attempt, cluster):
         if (size := sum(map(len, (payload or {}).values()))) > CODE_MAX:
@@ -138,23 +147,23 @@ def render(
                 "code on a volume",
             )
         own["code"] = immutable(
-            "ConfigMap", metadata(names.CODE), binaryData=_encoded(payload or {})
+            "ConfigMap", metadata(mounted_name + names.CODE), binaryData=_encoded(payload or {})
         )
     if (rules := network_policy.rules(spec, labels, cluster)) is not None:
         policy = {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": metadata(names.POLICY),
+            "metadata": metadata(own_name + names.POLICY),
         }
         own["policy"] = {**policy, "spec": rules}
 
     gang = cluster.catalogue.gang.scheduler
-    of_workload = metadata()
+    of_workload = metadata(own_name)
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
         of_workload["labels"] = {**labels, names.QUEUE: spec.queue_name}
-    folders = storage.own_folders(need, shared_name, own_name, has_code="code" in own)
+    folders = storage.own_folders(need, shared_name, mounted_name, has_code="code" in own)
     folders += storage.asked_folders(attempt, cluster.catalogue)
-    secret = own_name + names.ENVIRONMENT if variables else None
+    secret = mounted_name + names.ENVIRONMENT if variables else None
     template = partial(pod.template, spec, need, cluster, labels, folders, secret)
     plan = WorkloadPlan(
         own_name, of_workload, spec, need.processes, template, gang, tuple(variables)

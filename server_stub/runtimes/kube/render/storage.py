@@ -81,12 +81,12 @@ class Claimed:
     """Only the checkpoint folders of the job are mounted, below `path`."""
 
 
-def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -> list[Folder]:
-    """Folders of every pod. `launcher`: the name of the ConfigMap with the launcher. The names of
-    the other mounted objects begin with the name of the workload."""
-    plan = {"name": workload + names.PLAN}
-    code = {"name": workload + names.CODE}
-    secret = {"secretName": workload + names.SECRET, "defaultMode": OWNER_ONLY}
+def own_folders(needs: Needs, launcher: str, mounted: str, *, has_code: bool) -> list[Folder]:
+    """Folders of every pod. `launcher`: the name of the ConfigMap with the launcher; `mounted`:
+    `mounted_name`."""
+    plan = {"name": mounted + names.PLAN}
+    code = {"name": mounted + names.CODE}
+    secret = {"secretName": mounted + names.SECRET, "defaultMode": OWNER_ONLY}
     disk = {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}
     return [
         Folder("launcher", LAUNCHER, {"configMap": {"name": launcher}}, read_only=True),
