@@ -54,7 +54,7 @@ def test_two_owners_may_give_their_jobs_one_name(kube: ClusterPlace) -> None:
 
 def test_the_second_is_found_again_when_the_first_is_gone(kube: ClusterPlace) -> None:
     other = Client(kube.url, new_token(kube.folder / "users.toml", "another"), insecure=True)
-    first = kube.job(STAY, name="again")
+    first = kube.job(STAY, name="stays")
     first.submit()
     becomes(first, State.RUNNING)
     (kube.folder / "stay.py").write_text(STAY)
@@ -62,15 +62,15 @@ def test_the_second_is_found_again_when_the_first_is_gone(kube: ClusterPlace) ->
         script=kube.folder / "stay.py",
         client=other,
         instance_type=kube.instance_type,
-        name="again",
+        name="stays",
         code="snapshot",
     )
     second.submit()
     becomes(second, State.RUNNING)
-    (marked,) = [name for name in objects_of(kube) if name != "again"]
-    kube.restart(signal.SIGTERM, pause=lambda: kube.cluster.api.delete(f"{kube.jobs}/again"))
-    assert ended(kube.client.get_job("again")).info().state is State.FAILED
-    again = other.get_job("again")
+    (marked,) = [name for name in objects_of(kube) if name != "stays"]
+    kube.restart(signal.SIGTERM, pause=lambda: kube.cluster.api.delete(f"{kube.jobs}/stays"))
+    assert ended(kube.client.get_job("stays")).info().state is State.FAILED
+    again = other.get_job("stays")
     assert again.info().state is State.RUNNING
     assert objects_of(kube) == [marked]
     again.cancel()
