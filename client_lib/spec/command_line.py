@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_lib.errors import InvalidRequest
 
@@ -55,6 +55,31 @@ def _shell_syntax(script: str) -> str | None:
             quote = character
         elif (character in "$`" and quote != "'") or (character in "|&;<>" and quote is None):
             return character
+    return None
+
+
+class OwnModule(NamedTuple):
+    """A script as a module of the package that it imports."""
+
+    folder: str
+    """The folder in which `python -m` finds the package."""
+    module: str
+
+
+_FOLDERS_ABOVE = 4
+
+
+def own_module(script: str, package: str) -> OwnModule | None:
+    """The script as a module, where a folder of the name `package` lies in a folder above the
+    script's own; None: there is none. Reads the disk."""
+    folder = os.path.dirname(os.path.abspath(script))
+    below = [os.path.splitext(os.path.basename(script))[0]]
+    for _ in range(_FOLDERS_ABOVE):
+        below.insert(0, os.path.basename(folder))
+        folder = os.path.dirname(folder)
+        if package.isidentifier() and os.path.isdir(os.path.join(folder, package)):
+            is_module = all(name.isidentifier() for name in below)
+            return OwnModule(folder, ".".join(below)) if is_module else None
     return None
 
 

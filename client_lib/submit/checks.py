@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.command_line import option_names, split_script
+from client_lib.spec.command_line import option_names, own_module, split_script
 from client_lib.spec.job import JobSpec
 from client_lib.submit.source import Source
 
@@ -72,9 +72,7 @@ def check(
         ]
     except (ValueError, RecursionError, MemoryError):  # the run of the script reports it
         return []
-    missing = (
-        _missing(tree, script.parent) if imports and is_ours and b"sys.path" not in source else ()
-    )
+    missing = _missing(tree, script) if imports and is_ours and b"sys.path" not in source else ()
     return [
         f"{script}:{line}: {finding}" for line, finding in (*missing, *_refused(tree, arguments))
     ]
@@ -105,7 +103,7 @@ def check_program(source: Source, path: str | None) -> None:
 # --- imports
 
 
-def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
+def _missing(tree: ast.Module, script: Path) -> Iterator[tuple[int, str]]:
     """Lines that import modules which this interpreter does not have."""
     for statement in tree.body:
         names: list[str] = []
@@ -114,7 +112,15 @@ def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             names = [statement.module]
         for name in (name.partition(".")[0] for name in names):
-            if not _is_there(name, folder):
+            if not _is_there(name, script.parent):
+                own = own_module(str(script), name)
+                if own is not None:
+                    yield (
+                        statement.lineno,
+                        f"{name} is a folder of {own.folder}, where the script does not look: "
+                        f"write `python -m {own.module}` there, or -e PYTHONPATH={own.folder}",
+                    )
+                    continue
                 way_out = (
                     f"install it there, or for this job with requirements=['{name}'] "
                     f"(--requirement {name})"

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
-from client_lib.spec.command_line import parse_toml
+from client_lib.spec.command_line import own_module, parse_toml
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from client_lib.spec.wire import Failure, JobInfo
@@ -51,6 +51,8 @@ _SIGNALS = {
 }
 _MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open file '([^'\n]+)'")
 
+_MISSING_PACKAGE = re.compile(r"No module named '?([A-Za-z_]\w*)")
+
 
 class Cause(BaseModel):
     """An entry of `causes.toml`, which describes the fields."""
@@ -79,10 +81,25 @@ def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]
         if path and isinstance(info.code, CodeSnapshot)
         else None
     )
-    hint = hint_for(failure, python_of(), beside if beside and os.path.exists(beside) else None)
+    hint = _own_package(failure, info) or hint_for(
+        failure, python_of(), beside if beside and os.path.exists(beside) else None
+    )
     # without a rank it is the end of the job's setup, which its message explains
     meaning = None if failure.rank is None else exit_meaning(failure.exit_code)
     return replaced(failure, meaning=meaning, hint=hint)
+
+
+def _own_package(failure: Failure, info: JobInfo) -> str | None:
+    """The way out where the missing package is a folder of the user above the script's own."""
+    script = info.spec.python_script
+    found = _MISSING_PACKAGE.search(_output(failure))
+    if not found or script is None or not os.path.isabs(script):
+        return None
+    own = own_module(script, found[1])
+    return own and (
+        f"{found[1]} is a folder of {own.folder}, where the script does not look: start it there "
+        f"as `python -m {own.module}`, or with env_variables={{'PYTHONPATH': '{own.folder}'}}"
+    )
 
 
 def exit_meaning(code: int | None) -> str | None:

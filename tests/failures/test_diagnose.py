@@ -1,5 +1,7 @@
 """The meaning of the end of a rank."""
 
+from pathlib import Path
+
 import pytest
 
 from client_lib.spec.states import Reason, State
@@ -44,3 +46,16 @@ def test_the_end_of_a_setup_has_a_hint_and_no_meaning() -> None:
         explain(setup.model_copy(update={"rank": 0}), info, lambda: None).meaning
         == "an error in the script"
     )
+
+
+def test_ones_own_package_is_not_to_be_installed(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    info = job_info("train", State.FAILED, Reason.START_FAILED)
+    spec = info.spec.model_copy(update={"script": f"{tmp_path}/pkg/deep/train.py"})
+    own = info.model_copy(update={"spec": spec})
+    failure = Failure(rank=0, exit_code=1, exception="ModuleNotFoundError: No module named 'pkg'")
+    hint = explain(failure, own, lambda: None).hint or ""
+    assert "`python -m pkg.deep.train`" in hint
+    assert f"{{'PYTHONPATH': '{tmp_path}'}}" in hint
+    other = failure.model_copy(update={"exception": "ModuleNotFoundError: No module named 'xyz'"})
+    assert "requirements=['xyz']" in (explain(other, own, lambda: None).hint or "")

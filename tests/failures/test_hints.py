@@ -249,6 +249,25 @@ def test_hint_texts_of_libraries(text: str, hint: str) -> None:
     assert hint in (hint_for(said(text), PYTHON) or "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'RANK'",
+        "KeyError: 'LOCAL_RANK'",
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
+        "variable RANK expected, but not set",
+    ],
+)
+def test_hint_a_script_for_a_launcher(text: str) -> None:
+    assert "leave out `python`" in (hint_for(said(text), PYTHON) or "")
+    assert hint_for(said("KeyError: 'RANKING'"), PYTHON) is None
+
+
+@pytest.mark.parametrize("text", ["bdb.BdbQuit", "EOFError: EOF when reading a line"])
+def test_hint_a_question_without_a_terminal(text: str) -> None:
+    assert "`client-lib run`" in (hint_for(said(text), PYTHON) or "")
+
+
 def test_hint_killed() -> None:
     assert "memory" in (hint_for(said("", exit_code=137, signal=9), PYTHON) or "")
 

@@ -173,3 +173,14 @@ def test_warnings_of_the_compiler_are_left_to_the_run(
 ) -> None:
     assert not found(script, "print(1 is 1)\n")
     assert not recwarn.list
+
+
+def test_ones_own_package_is_no_package_to_install(tmp_path: Path) -> None:
+    package = tmp_path / "pkg_of_mine"
+    package.mkdir()
+    (package / "train.py").write_text("from pkg_of_mine.part import value\n")
+    warnings = check(package / "train.py", [], sys.executable, imports=True)
+    assert warnings == [
+        f"{package}/train.py:1: pkg_of_mine is a folder of {tmp_path}, where the script does not "
+        f"look: write `python -m pkg_of_mine.train` there, or -e PYTHONPATH={tmp_path}"
+    ]
