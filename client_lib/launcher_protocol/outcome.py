@@ -119,6 +119,7 @@ def of_ranks(
         message = "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
     if group_kills:  # a child of a rank was killed, such as a data loader
         message += "; " + OUT_OF_MEMORY_BELOW
+        reason = OUT_OF_MEMORY if first.signal is None else reason
     return WorkerOutcome(first.code, reason, message, first)
 
 

@@ -733,6 +733,7 @@ def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_th
     view = WorkerView(0, "uid", report=report)
     (worker,) = observe(replace(case, pods=(pod,), views=(view,))).workers
     assert worker.report is not None
+    assert worker.report["reason"] == "OutOfMemory"
     assert worker.report["message"] == (
         "rank 0 ended with exit code 1; a process of its worker was killed because the memory "
         "limit was reached"

@@ -454,7 +454,7 @@ def test_a_child_of_a_rank_that_is_killed_for_memory_is_named_in_the_message(
     """
     report = worker(script).start(memory_limit).go().report()
     assert (report["reason"], report["message"]) == (
-        "ExitCode",
+        "OutOfMemory",
         "rank 0 ended with exit code 1: RuntimeError: the data loader ended with -9; "
         "a process of its worker was killed because the memory limit was reached",
     )

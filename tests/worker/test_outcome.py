@@ -88,7 +88,7 @@ def test_a_child_that_was_killed_for_memory_is_named_beside_the_ranks_own_error(
         0, exception="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
     )
     found = of_ranks([failed], cancelled=False, oom_kills=1, group_kills=1)
-    assert found.reason == "ExitCode"
+    assert (found.reason, found.exit_code) == ("OutOfMemory", 1)
     assert found.message.endswith(
         "Killed.; a process of its worker was killed because the memory limit was reached"
     )

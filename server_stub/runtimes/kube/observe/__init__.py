@@ -223,14 +223,15 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
     killed = pod.main.ended is not None and pod.main.ended.word == "OOMKilled"
     reason = report.get("reason")
     message = str(report.get("message"))
+    tells_of_child = OUT_OF_MEMORY_BELOW in message
     if (killed and reason == Reason.SIGNAL) or (
-        pod.memory_limit and reason == Reason.OUT_OF_MEMORY
+        pod.memory_limit and reason == Reason.OUT_OF_MEMORY and not tells_of_child
     ):
         text = messages.out_of_memory(number, pod.memory_limit)
         return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": text}
-    if killed and reason == Reason.EXIT_CODE and OUT_OF_MEMORY_BELOW not in message:
-        # the launcher could not read the counter
-        return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}
+    if killed and reason == Reason.EXIT_CODE:  # the launcher could not read the counter
+        text = message if tells_of_child else f"{message}; {OUT_OF_MEMORY_BELOW}"
+        return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": text}
     return report
 
 
