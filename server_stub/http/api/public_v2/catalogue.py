@@ -17,7 +17,13 @@ from client_lib.spec.mlspace import REGIONS
 from client_lib.spec.replace import replaced
 from client_lib.spec.wire import InstanceType
 from server_stub.http.api.context import Parts
-from server_stub.http.api.public_v2.translate import ALLOCATION, NAMESPACE, QUEUE, type_name
+from server_stub.http.api.public_v2.translate import (
+    ALLOCATION,
+    NAMESPACE,
+    QUEUE,
+    type_label,
+    type_name,
+)
 
 WORKSPACES = "/workspaces/v3"
 WORKSPACE_ID = "00000000-0000-4000-8000-000000000000"
@@ -146,7 +152,9 @@ async def get_configs(types: Types, cluster_type: Literal["MT", "INF"] = "MT") -
             cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus)
         )
         resource = Resource(limits=limits, requests=limits)
-        of_region.append(TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=resource))
+        of_region.append(
+            TypeOfRegion(key=kind.name, name=type_label(kind), images=[], resource=resource)
+        )
     regions = REGIONS if cluster_type == "MT" else ()
     return Configs(
         regions=[RegionConfig(key=name, name=name, instances_types=of_region) for name in regions]
@@ -158,7 +166,9 @@ async def get_available(
     types: Types, region: str, allocation_name: str | None = None
 ) -> AvailableTypes:
     """The number of workers of each type that fit now."""
-    found = [Available(key=kind.name, name=kind.name, count=kind.available or 0) for kind in types]
+    found = [
+        Available(key=kind.name, name=type_label(kind), count=kind.available or 0) for kind in types
+    ]
     return AvailableTypes(instance_types=found)
 
 
@@ -166,7 +176,7 @@ async def get_available(
 async def get_availability(types: Types, allocation: Place) -> list[Availability]:
     """The number of workers of each type that fit now."""
     return [
-        Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0)
+        Availability(key=kind.name, instance_type=type_label(kind), available=kind.available or 0)
         for kind in types
     ]
 
@@ -177,7 +187,10 @@ async def get_types_of(types: Types, place: Place) -> list[TypeOfQueue]:
     """The instance types of the allocation or of the queue."""
     return [
         TypeOfQueue(
-            key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[]
+            key=kind.name,
+            name=type_label(kind),
+            availability=kind.available or 0,
+            storage_presets=[],
         )
         for kind in types
     ]

@@ -114,6 +114,15 @@ def type_name(kind: InstanceType) -> str:
     return f"{kind.name}.{int(kind.cpu)}C.{int(kind.memory_gib)}G"
 
 
+def type_label(kind: InstanceType) -> str:
+    """The name of an instance type for people, with the words before which clients look for its
+    GPUs, cores and memory: `cpu.2C.8G: 2 CPU-cores, 8 GB RAM`.
+    """
+    gpus = [f"{kind.gpus} GPU"] if kind.gpus else []
+    sizes = [*gpus, f"{kind.cpu:g} CPU-cores", f"{int(kind.memory_gib)} GB RAM"]
+    return f"{kind.name}: {', '.join(sizes)}"
+
+
 def catalogue_name(name: str, kinds: Iterable[InstanceType]) -> str:
     """The name of an instance type in the catalogue. `name`: this name, or the name that
     `type_name` gives."""
