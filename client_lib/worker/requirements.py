@@ -185,6 +185,7 @@ def find_or_make(
     make_private_folders(folder)
     parent = _ask(python, variables)
     found = PackageEnvironment(folder, key_of(parent, requirements))
+    told = False
     while found.facts() is None:
         with locked(found.lock, wait=False) as is_ours:
             if is_ours and found.facts() is None:
@@ -193,7 +194,11 @@ def find_or_make(
         if not is_ours:
             # Another worker makes it. That launcher takes the shared lock as soon as it is
             # complete, and starts no rank before this worker is ready: a wait for the exclusive
-            # lock may never end.
+            # lock may never end. There is no deadline: a build may take hours, and the kernel frees
+            # the lock of one that died.
+            if not told:
+                told = True
+                os.write(1, b"waits for another worker, which installs the same packages\n")
             time.sleep(_PAUSE_S)
     return found
 

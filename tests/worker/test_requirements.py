@@ -424,7 +424,10 @@ def test_what_pip_says_becomes_a_sentence_with_the_package(lines: str, sentence:
 
 @pytest.mark.process
 def test_a_worker_does_not_wait_for_the_other_worker_that_uses_the_environment_already(
-    tmp_path: Path, parent: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    parent: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """The other launcher keeps its shared lock until both workers have run."""
     facts = PackageEnvironment.facts
@@ -456,3 +459,4 @@ def test_a_worker_does_not_wait_for_the_other_worker_that_uses_the_environment_a
     is_waiting = second.is_alive()
     os.close(lock)
     assert not is_waiting
+    assert capfd.readouterr().out.count("waits for another worker") == 1
