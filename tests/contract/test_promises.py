@@ -136,6 +136,21 @@ def test_a_cancelled_job_gets_a_sigterm_and_keeps_its_last_words(place: Place) -
     assert texts(job, stream=["stdout"]).count("asked to stop") == 2
 
 
+def test_an_interrupted_job_gets_a_sigint_in_each_worker(place: Place) -> None:
+    """Pods are deleted meanwhile: their SIGTERM must not cut off what the script saves."""
+    script = (
+        "import time\ntry:\n    print('up', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    time.sleep(3)\n    print('saved', flush=True)\n    raise\n"
+    )
+    job = place.job(script, n_workers=2, grace_s=20)
+    job.submit()
+    prints(job, "up", times=2)
+    assert job.job_name
+    place.client.cancel_job(job.job_name, interrupt=True)
+    assert ended(job).info().state is State.CANCELLED
+    assert texts(job, stream=["stdout"]).count("saved") == 2
+
+
 def test_a_job_that_is_cancelled_at_once_never_runs_on(place: Place) -> None:
     job = place.job(STAY)
     job.submit()
