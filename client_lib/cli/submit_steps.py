@@ -96,7 +96,12 @@ def read_job_file(path: str) -> dict[str, Any]:
     """The fields of a spec in a file of YAML, and so of JSON. Unknown ones are left for the spec to
     refuse; relative paths (`script`, `working_dir`) are relative to the file, so that it works from
     every folder. Raises InvalidRequest naming the file, and the line where YAML is broken."""
-    content = parse_yaml(read_text(path), path)
+    text = read_text(path)
+    if "#SBATCH" in text:
+        launcher_line.refuse_file(path, text)
+    content = parse_yaml(text, path)
+    if isinstance(content, dict) and "script" not in content:
+        launcher_line.refuse_file(path, text, content)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidRequest(
             f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`"

@@ -9,13 +9,14 @@ own parser.
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
-from client_lib.launch_lines import accelerate, deepspeed, torchrun
+from client_lib.errors import ClientLibError, InvalidRequest
+from client_lib.launch_lines import accelerate, deepspeed, foreign, torchrun
 from client_lib.launch_lines.lines import LaunchLine, Machine
 from client_lib.launch_lines.unwrapping import (
     Unwrapped,
@@ -26,7 +27,7 @@ from client_lib.launch_lines.unwrapping import (
 )
 from client_lib.launcher_protocol.plan import RANK_VARIABLES
 
-__all__ = ["LaunchLine", "Machine", "read"]
+__all__ = ["LaunchLine", "Machine", "read", "refuse_file"]
 
 _TORCH_MODULES = {
     "torch.distributed.run": "torchrun",
@@ -76,7 +77,7 @@ def _read_plain(words: Sequence[str], machine: Machine) -> LaunchLine | None:
         return accelerate.read(words[1:], machine, python_named)
     if program in ("deepspeed", "ds"):
         return deepspeed.read(words[1:], machine, python_named)
-    _check_read([program, *words[1:]])
+    foreign.check([program, *words[1:]], machine, partial(read, machine=machine))
     return _read_python(words, machine) if _PYTHON.fullmatch(program) else None
 
 
@@ -241,66 +242,7 @@ def _stays_in_one_worker(words: Sequence[str], machine: Machine) -> bool:
     return line is not None and line.fields.get("n_workers", 1) == 1
 
 
-# --- launchers that do not work inside a job: refused, with the line to write instead
-
-
-class _Launcher(NamedTuple):
-    why: str
-    options: str  # options of client-lib; MACHINES and PROCESSES stand for the numbers
-    then: str = "each process finds RANK, WORLD_SIZE and MASTER_ADDR in its environment"
-    counts: Mapping[str, str] = {}  # options of the launcher that say one of these numbers
-
-
-# begins what is started: no more options
-_STARTED = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")
-_SIZES = "-N MACHINES --processes-per-worker PROCESSES"
-_SLURM = {
-    "-N": "MACHINES",
-    "--nodes": "MACHINES",
-    "--ntasks-per-node": "PROCESSES",
-    "--tasks-per-node": "PROCESSES",
-}
-_MPI = _Launcher(
-    "starts its processes by ssh or inside an allocation; the workers of a job have neither",
-    _SIZES,
-    "each process finds RANK, WORLD_SIZE and MASTER_ADDR in its environment, with -t binary "
-    "OMPI_COMM_WORLD_RANK, too",
-    dict.fromkeys(("-n", "-np", "--np", "-N", "--npernode"), "PROCESSES"),
-)
-_LAUNCHERS: dict[str, _Launcher] = {
-    "srun": _Launcher(
-        "starts its tasks inside an allocation of Slurm, and a job has none", _SIZES, counts=_SLURM
-    ),
-    "sbatch": _Launcher(
-        "gives a script to Slurm; here the server has the queue, and #SBATCH lines are not read",
-        _SIZES,
-        counts=_SLURM,
-    ),
-    "mpirun": _MPI,
-    "mpiexec": _MPI,
-    "horovodrun": _MPI,
-    "ray": _Launcher("needs a Ray cluster, which the workers of a job do not form", _SIZES),
-}
-
-
-def _check_read(words: Sequence[str]) -> None:
-    """`words`: a line, its first word without the folder. Raises NotSupported: a
-    launcher that is not read here.
-    """
-    name = words[0]
-    launcher = _LAUNCHERS.get(name)
-    if launcher is None:
-        return
-    options = launcher.options
-    line = " ".join(takewhile(lambda word: not _STARTED.search(word), words))
-    for option, what in launcher.counts.items():  # `--option 2`, `--option=2` or `-N2`
-        number = re.search(rf"(?:^|\s){re.escape(option)}[= ]?(\d+)(?=\s|$)", line)
-        options = options.replace(what, number[1] if number else what)
-    program = "train.py"
-    for at, word in enumerate(words):
-        is_module = word == "-m" and at > 1 and words[at - 1].startswith("python")
-        if word.endswith(".py") or is_module:
-            program = shlex.join([*(["python"] if is_module else []), *words[at:]])
-            break
-    ours = " ".join(filter(None, ["client-lib submit", options, program]))
-    raise NotSupported(f"{name} {launcher.why}", hint=f"write `{ours}`: {launcher.then}")
+def refuse_file(path: str, text: str, values: object, machine: Machine) -> None:
+    """Raises NotSupported for a job file of another system: its kind, and the line to write.
+    `values`: the file as YAML; None: it is none."""
+    foreign.refuse_file(path, text, values, partial(read, machine=machine))

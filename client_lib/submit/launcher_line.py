@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.command_line import option_names, split_script
+from client_lib.spec.command_line import option_names, parse_yaml, split_script
 from client_lib.spec.job import JobType
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _POSITIONAL = ("script", "args")
-_HOSTFILE_MAX = 1024 * 1024  # characters
+FILE_SUFFIXES = (".yaml", ".yml", ".sbatch", ".slurm")
+"""Ends of the names of job files that other systems read."""
+_TEXT_MAX = 1024 * 1024  # characters
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
@@ -50,8 +52,10 @@ def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
         return None
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
+    if words[0].endswith(FILE_SUFFIXES):
+        refuse_file(words[0], read_text(words[0]) or "")
     cores = _cores(fields.get("instance_type"), local)
-    machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, _text, os.environ)
+    machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, read_text, os.environ)
     given_workers = fields.get("n_workers")
     n_workers = given_workers if isinstance(given_workers, int) else 1
     reading = launch_lines.read([*words, *fields.get("args", [])], machine, n_workers)
@@ -67,6 +71,20 @@ def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
             f"{python} is this machine's: on another one the script runs with its image's python"
         )
     return ReadLine(both, os.path.abspath(python) if python else None, messages)
+
+
+def refuse_file(path: str, text: str, values: object = None) -> None:
+    """Raises NotSupported for a job file of another system, with the line to write. `values`: the
+    file as YAML, where it is known."""
+    from client_lib import launch_lines
+
+    if values is None and "#SBATCH" not in text:
+        try:
+            values = parse_yaml(text, path)
+        except InvalidRequest:  # whoever reads the file says what is wrong with it
+            return
+    machine = launch_lines.Machine(is_file=os.path.isfile, text=read_text)
+    launch_lines.refuse_file(path, text, values, machine)
 
 
 def _words(script: str) -> list[str]:
@@ -91,11 +109,12 @@ def _cores(instance_type: str | None, local: bool) -> int | None:
     return os.cpu_count()
 
 
-def _text(path: str) -> str | None:
-    """Raises InvalidRequest for a file that can't be read."""
+def read_text(path: str) -> str | None:
+    """The first MiB of a file; None: it is not there. Raises InvalidRequest for a file that can't
+    be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as opened:
-            return opened.read(_HOSTFILE_MAX)
+            return opened.read(_TEXT_MAX)
     except FileNotFoundError:
         return None
     except OSError as error:
