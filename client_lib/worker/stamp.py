@@ -13,6 +13,8 @@ from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRES
 
 PARTIAL_S = 0.5  # time after which a line without an end is shown
 PROGRESS_S = 1.0  # shortest time between two progress lines
+_UP = b"\x1b[A"
+"""One line up: tqdm draws a bar below another one as `\\n\\r bar ESC[A`."""
 _KEPT_LINES = 400  # a traceback may be longer than the 50 lines of a report
 _KEPT_BYTES = 4096
 
@@ -102,6 +104,9 @@ class Stamper:
         for line in lines:
             *redrawn, last = (line[:-1] if line.endswith(b"\r") else line).split(b"\r")
             out += [self._returned(text, now) for text in redrawn]
+            if last.endswith(_UP) and self._after_return:
+                out.append(self._returned(last, now))
+                continue
             if self._held is not None:
                 out.append(self._progress(self._held, now))
             out.append(self._line(last))
@@ -114,10 +119,11 @@ class Stamper:
         return b"".join(out)
 
     def _returned(self, text: bytes, now: float) -> bytes:
-        """Records for `text` that a lone carriage return ends: progress, of
-        which few lines are shown.
+        """Records for `text` that is redrawn: progress, of which few lines are shown. A lone
+        carriage return ends it, or a step of the cursor back up, as a nested bar does.
         """
         self._after_return = True
+        text = _drawn(text)
         if self._goes_on:
             return self._cut(text, PROGRESS)
         if not text.strip():
@@ -155,6 +161,7 @@ class Stamper:
             self._rest = b""
             return self._returned(text[:-1], now)
         if self._after_return and not self._goes_on:
+            text = _drawn(text)
             if text == self._shown or not text.strip():
                 return b""
             if now < self._progress_due:
@@ -225,6 +232,13 @@ class Stamper:
         times = [self._partial_due] if self._rest and self._partial_due else []
         times += [self._progress_due] if self._held is not None else []
         self.due = min(times) if times else None
+
+
+def _drawn(text: bytes) -> bytes:
+    """A bar without the steps of the cursor back up."""
+    while text.endswith(_UP):
+        text = text[: -len(_UP)]
+    return text
 
 
 def _whole_characters(text: bytes) -> int:

@@ -129,6 +129,19 @@ def test_the_last_progress_comes_before_the_line_that_follows() -> None:
     assert shown(out) == [("1%", PROGRESS), ("3%", PROGRESS), ("done", LINE)]
 
 
+def test_a_nested_bar_is_progress_and_its_end_leaves_nothing() -> None:
+    """tqdm below another bar: the cursor goes a line down, and up again."""
+    data = b"before\n\r 10%\n" + b"".join(b"\r %d/9\x1b[A\n" % step for step in range(9))
+    for size in (1, 2, 3, 7, len(data)):
+        one = stamper()
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        out = b"".join(one.feed(piece, 0.1 * number) for number, piece in enumerate(pieces))
+        out += one.feed(b"\r      \x1b[A\r100%\nafter\n", 0.1 * len(pieces)) + one.end()
+        lines = [text for text, kind in shown(out) if kind == LINE]
+        assert lines == ["before", " 10%", "100%", "after"]
+        assert "\x1b" not in "".join(text for text, _ in shown(out))
+
+
 def test_an_erased_bar_leaves_nothing() -> None:
     one = stamper()
     one.feed(b"\r10%|#   |", 0.0)
