@@ -2,11 +2,14 @@
 platform, which give a DeprecationWarning that names today's argument; a few are refused."""
 
 import inspect
+import math
 import os
+import reprlib
 import shlex
 import warnings
 from collections.abc import Mapping
 from enum import Enum
+from numbers import Real
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from client_lib.errors import InvalidRequest, NotSupported
@@ -16,6 +19,29 @@ from client_lib.spec.job import JobSpec, defaults
 from client_lib.spec.refusals import validated
 
 C = TypeVar("C")
+
+
+def words(args: object) -> object:
+    """Return the arguments of a script with numbers and paths as text; what is no list, or holds
+    other values, is left to the check of the spec. Raises InvalidRequest: a value whose text would
+    be a guess."""
+    if not isinstance(args, list | tuple):
+        return args
+    return [_word(number, value) for number, value in enumerate(args)]
+
+
+def _word(number: int, value: object) -> object:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        return value
+    kind = type(value).__name__
+    raise InvalidRequest(
+        f"args.{number}={reprlib.repr(value)}: a value of type {kind} is no word of a command line",
+        hint="give texts, numbers or paths: the script gets their text as a word",
+    )
 
 
 def checked_spec(values: Mapping[str, object]) -> JobSpec:
@@ -39,6 +65,8 @@ def checked_spec(values: Mapping[str, object]) -> JobSpec:
             split_script(script)
         except ValueError:  # a text that can't be split may still name a file; the submit checks it
             given["script"] = shlex.quote(script.strip())
+    if "args" in given:
+        given["args"] = words(given["args"])
     spec = validated(JobSpec, given)
     if spec.metrics is not None:
         try:

@@ -12,6 +12,7 @@ from client_lib.spec.refusals import validated
 from client_lib.spec.request import CodeInPlace, FunctionCode, SubmitRequest
 from client_lib.spec.secrets import MASK
 from client_lib.spec.wire import JobInfo
+from client_lib.submit.arguments import words
 
 _CODE = ("script", "code", "working_dir")  # fields that say what runs
 _CALL = ("args", "flags")  # fields that a function does not read: it was stored with its arguments
@@ -52,6 +53,8 @@ def changed(
     requirements = changes.get("requirements")
     if isinstance(requirements, str | PathLike):
         changes = {**changes, "requirements": [fspath(requirements)]}
+    if "args" in changes:
+        changes = {**changes, "args": words(changes["args"])}
     kept = spec.model_dump(exclude_unset=True)
     given = {
         name: value

@@ -3,13 +3,17 @@ today, or refused by name.
 """
 
 import inspect
+import string
 import warnings
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from client_lib import InvalidRequest, Job, NotSupported
 from client_lib.submit.arguments import STAYS, TODAY, OldArguments
+from client_lib.submit.changes import changed
 
 GIVEN: dict[str, Any] = {
     "n_gpus": 4,
@@ -102,3 +106,31 @@ def test_job_type_has_the_platform_s_names_and_the_refused_ones_say_why() -> Non
     assert f"{Job.Type.pytorch2}" == "pytorch2"
     with pytest.raises(InvalidRequest, match="type='horovod': does not run here"):
         Job(script="train.py", type=Job.Type.horovod)
+
+
+# --- words of a command line
+
+
+@given(
+    st.lists(
+        st.text(string.ascii_letters + "-=.", min_size=1)
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.fractions()
+        | st.builds(PurePosixPath, st.text(string.ascii_letters + "/", min_size=1)),
+        max_size=8,
+    )
+)
+def test_numbers_and_paths_are_words_by_their_text(args: list[object]) -> None:
+    spec = Job(script="train.py", args=args)._spec
+    assert spec.args == [str(value) for value in args]
+    assert changed(spec, {"args": args}).args == spec.args
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, False, float("nan"), float("inf"), ["--lr"], {"lr": 1}, b"x", object()]
+)
+def test_a_value_whose_word_would_be_a_guess_is_refused(value: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"args.1=.* is no word of a command line") as refused:
+        Job(script="train.py", args=["--lr", value])
+    assert "numbers or paths" in (refused.value.hint or "")
