@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 ADVISED = 10  # jobs
 PATIENCE_S = 0.3  # after this time a terminal shows that the command is still at work
-# bold red, bold, yellow, dim
-STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}
+# bold red, bold, yellow, dim, yellow
+STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2", "warning": "33"}
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _undo: list[Callable[[], None]] = []  # ends the notices
 _shown: list[
@@ -106,7 +106,7 @@ def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     width = max(20, text_output.width(file) - 1) if file.isatty() else None
     coloured = width and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for part in parts:
-        is_advice = part.kind in ("hint", "next")
+        is_advice = part.kind in ("hint", "next", "warning")
         lines = f"{before}{_FIELD.sub(_option, str(part)) if is_advice else part}".splitlines()
         before = ""
         if width and is_advice:
@@ -178,7 +178,12 @@ def show_notices() -> None:
 
     class Hints(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno > logging.DEBUG:
+            if record.levelno >= logging.WARNING:
+                from client_lib.reports.explanation import Part
+
+                sys.stdout.flush()
+                report([Part("warning", record.getMessage())], sys.stderr)
+            elif record.levelno > logging.DEBUG:
                 hint(record.getMessage())
             elif _shown:
                 _shown[-1](record.getMessage())

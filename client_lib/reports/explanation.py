@@ -23,7 +23,7 @@ class Part(NamedTuple):
     """A line of a report (an exception or hint may have several)."""
 
     # `hint` and `next`: its label in the text, too
-    kind: Literal["summary", "exception", "line", "log", "hint", "next"]
+    kind: Literal["summary", "exception", "line", "log", "hint", "next", "warning"]
     text: str
 
     def __str__(self) -> str:

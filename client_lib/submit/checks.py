@@ -20,6 +20,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names, own_module, split_script
 from client_lib.spec.job import JobSpec
 from client_lib.submit.source import Source
+from client_lib.worker.function_runner import PACKAGES
 
 BYTES_MAX = 96 * 1024  # larger scripts are not checked: it would take longer than 50 ms
 _ANYWAY = "check=False (--no-check) submits it as it is"
@@ -104,7 +105,8 @@ def check_program(source: Source, path: str | None) -> None:
 
 
 def _missing(tree: ast.Module, script: Path) -> Iterator[tuple[int, str]]:
-    """Lines that import modules which this interpreter does not have."""
+    """Modules that this interpreter does not have, each with the first line that imports it."""
+    found: set[str] = set()
     for statement in tree.body:
         names: list[str] = []
         if isinstance(statement, ast.Import):
@@ -112,7 +114,8 @@ def _missing(tree: ast.Module, script: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             names = [statement.module]
         for name in (name.partition(".")[0] for name in names):
-            if not _is_there(name, script.parent):
+            if name not in found and not _is_there(name, script.parent):
+                found.add(name)
                 own = own_module(str(script), name)
                 if own is not None:
                     yield (
@@ -121,10 +124,9 @@ def _missing(tree: ast.Module, script: Path) -> Iterator[tuple[int, str]]:
                         f"write `python -m {own.module}` there, or -e PYTHONPATH={own.folder}",
                     )
                     continue
-                way_out = (
-                    f"install it there, or for this job with requirements=['{name}'] "
-                    f"(--requirement {name})"
-                )
+                package = PACKAGES.get(name, name)
+                for_job = f"requirements=['{package}']"
+                way_out = f"install {package} there, or for this job with {for_job}"
                 yield (
                     statement.lineno,
                     f"there is no module {name!r} in {sys.executable}: {way_out}",

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
+from client_lib.submit import checks
 from client_lib.submit.checks import BYTES_MAX, check
+from client_lib.worker.function_runner import PACKAGES
 
 PARSER = """\
 import argparse
@@ -184,3 +186,15 @@ def test_ones_own_package_is_no_package_to_install(tmp_path: Path) -> None:
         f"{package}/train.py:1: pkg_of_mine is a folder of {tmp_path}, where the script does not "
         f"look: write `python -m pkg_of_mine.train` there, or -e PYTHONPATH={tmp_path}"
     ]
+
+
+@pytest.mark.parametrize(("module", "package"), [*PACKAGES.items()])
+def test_the_package_of_a_module_is_named_once_and_as_the_worker_names_it(
+    script: Path, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # some of these modules are installed here
+    monkeypatch.setattr(checks, "_is_there", lambda *_: False)
+    said = found(script, f"import {module}\nimport {module}.part\n")
+    assert said.startswith(f"1: there is no module {module!r}")
+    assert said.count("there is no module") == 1
+    assert f"requirements=['{package}']" in said
