@@ -301,7 +301,9 @@ class InstanceType(Seldom):
     """Cores per worker."""
     memory_gib: float
     available: int | None = None
-    """Number of workers of this type that fit right now; None: not known."""
+    """Number of workers of this type that fit right now; None: not known. Local runtime, on cores:
+    those that have cores of their own; others start, too, and share the cores.
+    """
     description: str = ""
 
 

@@ -6,7 +6,16 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given, strategies as st
 
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local.scheduling import MANY, Capacity, Needs, Waiting, decide, grant
+from server_stub.runtimes.instance_types import Size
+from server_stub.runtimes.local.scheduling import (
+    MANY,
+    Capacity,
+    Needs,
+    Waiting,
+    available,
+    decide,
+    grant,
+)
 
 A, B, C, D, E = ((name, 1) for name in "abcde")
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -182,3 +191,16 @@ def test_the_first_of_the_queue_starts_whenever_it_fits(
     usable = sorted(free & set(first.allowed))
     if len(usable) >= first.least_gpus:
         assert decide(queue(*wanted), capacity).grants[A] == grant(first, usable)
+
+
+@given(st.integers(1, 64), st.integers(0, 40), st.floats(0, 64), st.integers(1, 32))
+def test_no_more_workers_are_free_than_there_are_cores(
+    cores: int, cpu_jobs: int, cpu: float, turns: int
+) -> None:
+    capacity = replace(EIGHT, gpus=0, free_gpus=frozenset(), max_cpu_jobs=turns, cpu_jobs=cpu_jobs)
+    free = available(Size(name="cpu", cpu=cpu), capacity, cores)
+    assert 0 <= free <= cores
+    assert free == 0 or free * cpu <= cores - cpu_jobs
+    idle = replace(capacity, cpu_jobs=0)
+    assert available(Size(name="cpu", cpu=cores), idle, cores) == 1
+    assert available(Size(name="a", gpus=2), EIGHT, cores) == 4

@@ -22,7 +22,14 @@ from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Record
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.machine import GIB
-from server_stub.runtimes.local.scheduling import Capacity, Grant, Needs, needs, notices
+from server_stub.runtimes.local.scheduling import (
+    Capacity,
+    Grant,
+    Needs,
+    available,
+    needs,
+    notices,
+)
 
 SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev/shm
 MEMORY_LEAST_GIB = 2.0  # a rank that has imported torch takes 0.3 to 1 GiB
@@ -132,13 +139,9 @@ class Host:
 
     def instance_types(self, running: Sequence[Record]) -> Sequence[InstanceType]:
         capacity = self.capacity(running)
-        # also of types whose GPUs this machine lacks
-        on_cpu = max(capacity.max_cpu_jobs - capacity.cpu_jobs, 0)
         return [
             InstanceType(
-                available=len(capacity.free_gpus) // size.gpus
-                if size.gpus and capacity.gpus
-                else on_cpu,
+                available=available(size, capacity, self.machine.cores),
                 **size.model_dump(exclude={"gpu_memory_gib"}),
             )
             for size in self._catalogue.instance_types

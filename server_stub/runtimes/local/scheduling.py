@@ -277,6 +277,16 @@ class Capacity:
     """Free, but kept for attempts that wait."""
 
 
+def available(size: Size, capacity: Capacity, cores: int) -> int:
+    """The number of workers of this type that fit right now. On cores, also for a type whose GPUs
+    this machine lacks: those that have cores of their own, with a core for each job that runs."""
+    if size.gpus and capacity.gpus:
+        return len(capacity.free_gpus) // size.gpus
+    turns = capacity.max_cpu_jobs - capacity.cpu_jobs
+    with_cores = int((cores - capacity.cpu_jobs) // max(size.cpu, 1))
+    return max(min(turns, with_cores), 0)
+
+
 class Schedule(NamedTuple):
     grants: dict[Key, Grant]
     """Attempts to start, in this order."""
