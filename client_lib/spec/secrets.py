@@ -66,6 +66,14 @@ _NAMED = re.compile(rf"(?<![\w.-])([\w.-]{{1,{_NAME_MAX}}})[\"' \\]{{0,4}}[=:](?
 _PASSWORD_IN_URL = re.compile(r"(?<=://)([^/\s:@]{0,200}):[^/\s@]{1,500}(?=@)")
 
 
+_TOKEN_IN_URL = re.compile(
+    r"(?<=://)(?:(?:gh[a-z]|github_pat|glpat|hf|xox[a-z])[_-][^/\s:@]{1,500}"
+    r"|(?=[^/\s:@\d]{0,500}\d)[^/\s:@]{20,500})(?=@)"
+)
+"""A token in the place of a user, `https://ghp_x@host`: told by its beginning, or by its length and
+a digit. Names of users, as in `ssh://git@host`, are shown."""
+
+
 def is_secret(name: str) -> bool:
     """True if the name of an option, a field or a variable says that its value is a secret:
     `WANDB_API_KEY`, `--password`, `hfToken`; not `PATH`, `MAX_TOKENS` or `tokenizer`."""
@@ -97,9 +105,10 @@ class Masking:
         self._names_left = _NAMES_MAX
 
     def text(self, text: str) -> str:
-        """The text with a mask in place of each password in a URL, and of all that stands behind
-        the name of a secret and `=` or `:`."""
+        """The text with a mask in place of each password or token in a URL, and of all that stands
+        behind the name of a secret and `=` or `:`."""
         text = _PASSWORD_IN_URL.sub(rf"\1:{MASK}", text)
+        text = _TOKEN_IN_URL.sub(MASK, text)
         for name in _NAMED.finditer(text):
             self._names_left -= 1
             has_value = name.end() < len(text)
@@ -172,4 +181,8 @@ def _common_start(one: str, other: str) -> int:
 
 def is_masked(text: str) -> bool:
     """True for a text in which a mask stands for a secret."""
-    return text == MASK or text.endswith(("=" + MASK, ":" + MASK)) or f":{MASK}@" in text
+    return (
+        text == MASK
+        or text.endswith(("=" + MASK, ":" + MASK))
+        or any(f"{before}{MASK}@" in text for before in (":", "://"))
+    )

@@ -18,7 +18,9 @@ from client_lib.spec.secrets import Masking
 from client_lib.spec.validation import PATH_MAX
 from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
-PATIENCE_S = 0.010
+PATIENCE_S = 0.3
+"""Longest wait for git: of a small repository it has ended long before, and under load the start of
+a process alone takes more than 10 ms."""
 # else git runs a program that the configuration names
 _GIT = "git -c core.fsmonitor=false -c core.quotePath=false"
 # The clean filters of the configuration do run, as with each `git diff`: git-lfs keeps its contents
@@ -53,6 +55,10 @@ _SECRET_FILES = (
     "secrets.*",
 )
 """Names of files that hold keys and passwords. A file of git's history is no secret any more."""
+_SECRET_FOLDERS = frozenset(
+    {".aws", ".azure", ".docker", ".gnupg", ".kube", ".secrets", ".ssh", "secrets"}
+)
+"""Names of folders whose files are secrets, whatever their names: `.ssh/deploy`, `.kube/config`."""
 _HEAD_OF_PART = 10_000
 """Characters of a file's part of a patch that hold its first lines: names have up to 4096."""
 _NAMED = 5
@@ -90,8 +96,8 @@ class GitReading:
         missing = None
         if any(thread.is_alive() for thread in self._threads):
             missing = (
-                "the uncommitted changes are not known: git took more than the 10 ms that a "
-                "submit waits for it"
+                "the uncommitted changes are not known: git took more than the "
+                f"{1000 * PATIENCE_S:.0f} ms that a submit waits for it"
             )
         elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
@@ -170,9 +176,10 @@ def _content(path: Path) -> str:
 
 
 def _is_new_secret(path: str, part: str) -> bool:
-    name = path.rpartition("/")[2].lower()
+    *folders, name = path.lower().split("/")
+    is_named_so = any(fnmatchcase(name, pattern) for pattern in _SECRET_FILES)
     is_new = "\nnew file mode " in part[:_HEAD_OF_PART]
-    return is_new and any(fnmatchcase(name, pattern) for pattern in _SECRET_FILES)
+    return is_new and (is_named_so or not _SECRET_FOLDERS.isdisjoint(folders))
 
 
 def _line(text: str) -> str:

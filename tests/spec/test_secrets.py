@@ -114,6 +114,10 @@ def test_names_of_other_values(name: str) -> None:
         (["--data=s3://bucket/x", "a=b:c"], ["--data=s3://bucket/x", "a=b:c"]),
         (["--max-tokens", "512", "--tokenizer=gpt2"], ["--max-tokens", "512", "--tokenizer=gpt2"]),
         (["--env", "HF_TOKEN=s3"], ["--env", "HF_TOKEN=***"]),
+        (["https://ghp_x1@host/a.git"], ["https://***@host/a.git"]),
+        (["--repo=https://hf_abc@h"], ["--repo=https://***@h"]),
+        (["https://0123456789abcdef0123@h"], ["https://***@h"]),
+        (["ssh://git@host/a", "http://ann.smith@h"], ["ssh://git@host/a", "http://ann.smith@h"]),
         (["--key", "https://u:s3@h"], ["--key", "***"]),
         (["https://h/?token=s3"], ["https://h/?token=***"]),
     ],
@@ -199,7 +203,9 @@ def test_the_value_of_a_secret_is_never_shown(names: list[str], form: str, value
     assert any(map(is_masked, shown)) == (kept < len(names))
 
 
-@pytest.mark.parametrize("piece", ["a", "=", "token", "://", "a:", "://a:", " :"])
+@pytest.mark.parametrize(
+    "piece", ["a", "=", "token", "://", "a:", "://a:", " :", "://a1", "://ghp_"]
+)
 def test_a_long_text_takes_no_long_time(piece: str) -> None:
     began = time.process_time()
     Masking().text(piece * 100_000)

@@ -190,14 +190,15 @@ def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
 
 
 def test_new_files_that_look_like_secrets_are_left_out_and_named(repository: Path) -> None:
-    (repository / "keys").mkdir()
-    secret = ["cert.pem", "id_rsa", "keys/secrets.yaml"]
+    secret = [".aws/config", ".kube/config", "cert.pem", "id_rsa", "keys/secrets.yaml"]
+    for folder in ("keys", ".aws", ".kube"):
+        (repository / folder).mkdir()
     for name in (*secret, "new.py"):
         (repository / name).write_text("s3cr3t\n")
     found = GitReading(repository).result
     assert [names for names, _ in files_of(found.diff or "")] == [["new.py"]]
     assert found.missing == (
-        "new files whose names suggest a secret are left out: cert.pem, id_rsa, keys/secrets.yaml"
+        f"new files whose names suggest a secret are left out: {', '.join(secret)}"
     )
     git(repository, "add", "-A")
     assert GitReading(repository).result.missing == found.missing
