@@ -48,4 +48,7 @@ async def _ended_or_cancelled(
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
+        await asyncio.wait({happened})
+        if not happened.cancelled():
+            happened.exception()  # asyncio logs an error that nobody has asked for
     return task
