@@ -51,8 +51,8 @@ MAX_HEADERS = 100  # header lines of a request; browsers send about 20
 MAX_BODY_BYTES = 16 * 2**20
 # A body without a valid token, such as a login.
 STRANGERS_BODY_BYTES = 4096
-# Entries of lists and objects in a body. To parse this many takes the server 0.2 s, in which it
-# answers no other request.
+# Commas and opening brackets of a body: it has no more lists, objects and entries. While `json`
+# parses them, 0.1 s, no other request is answered.
 ENTRIES_MAX = 200_000
 # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
@@ -345,7 +345,7 @@ class _Body:
         """Bytes of the room in `bodies`."""
         self._size = 0
         self._entries = 0
-        """Commas of the body so far: in each list or object one less than it has entries."""
+        """Commas and opening brackets of the body so far."""
         self._waited_s = 0.0
 
     async def receive(self) -> Message:
@@ -368,11 +368,12 @@ class _Body:
         self._waited_s += time.monotonic() - began
         piece = message.get("body", b"")
         self._size += len(piece)
-        self._entries += piece.count(b",")
+        self._entries += sum(map(piece.count, (b",", b"[", b"{")))
         if self._of_user and self._entries > ENTRIES_MAX:
             await _discard(self._receive)
             raise TooLarge(
-                f"the request body has more than {ENTRIES_MAX} commas, between entries or in texts",
+                f"the request body has more than {ENTRIES_MAX} commas and brackets, between "
+                "entries or in texts",
                 hint="send a large text in a file, and a large group in parts",
             )
         self._complete = not message.get("more_body", False)

@@ -143,11 +143,11 @@ class Submits:
     ) -> tuple[GroupInfo, bool]:
         """Accept a group with all of its members. Returns False if a group with this key exists.
         Raises as `submit`, and then no member is stored."""
-        used = Key(user.name, key, fingerprint(order.request, order)) if key else None
+        # in a thread: a group may have 16 MB and 200 000 arguments
+        fingerprinted = await asyncio.to_thread(fingerprint, order.request, order) if key else ""
+        used = Key(user.name, key, fingerprinted) if key else None
         try:
-            self._admission.check_group(order.request, len(order.members))
-            for run in order.members:
-                refuse_masked_words("args", run.args)
+            await asyncio.to_thread(self._check_group, order)
             admitted = await self._admit(user, order.request, False, order.name, len(order.members))
             new, jobs = await asyncio.to_thread(self._new_group, user, order, admitted, used)
             created = await self._add_group(user, new, jobs, used)
@@ -156,6 +156,12 @@ class Submits:
                 raise
             created = False
         return await self._lookup.group(user, order.name, user.name), created
+
+    def _check_group(self, order: GroupRequest) -> None:
+        """Raises TooLarge, and InvalidRequest: a member has a masked argument."""
+        self._admission.check_group(order.request, len(order.members))
+        for run in order.members:
+            refuse_masked_words("args", run.args)
 
     async def resubmit_group(
         self, user: User, name: str, key: str | None, *, failed: bool

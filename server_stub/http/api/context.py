@@ -55,6 +55,10 @@ class Context:
         default_factory=lambda: Turns("comparisons", at_once=2, of_user=1, waiting_of_user=8)
     )
     """Comparisons of the code of two jobs: each takes up to some seconds."""
+    large_requests: Turns = field(
+        default_factory=lambda: Turns("large requests", at_once=4, of_user=1, waiting_of_user=15)
+    )
+    """Requests with large bodies, from the parsing of the body to the answer."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
 

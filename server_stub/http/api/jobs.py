@@ -42,6 +42,7 @@ from server_stub.http.api.context import (
     Parts,
     Wait,
 )
+from server_stub.http.api.large_bodies import BodyRoute
 from server_stub.http.waiting import unless_stopping, while_connected
 from server_stub.logs.query import LogQuery
 from server_stub.logs.records import LoggedJob
@@ -56,7 +57,7 @@ MAX_PAGE = 1000  # about 1.5 MB of response
 _VERSION_MAX = 2**53
 _SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 def _key_and_value(text: str) -> str:

@@ -26,12 +26,13 @@ from client_lib.spec.wire import (
 from client_lib.version import commit
 from server_stub.http import metrics
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
+from server_stub.http.api.large_bodies import BodyRoute
 from server_stub.http.auth import LINK_S
 from server_stub.http.users_file import bearer
 
 _PLACE = re.compile(r"(?:\w[\w+.-]*://|(?<![\w./])/)[^\s,;()'\"]*[^\s,;()'\":.]")
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 probes = APIRouter(
     default_response_class=Response,
     responses={

@@ -7,6 +7,7 @@ protocol has a number: a server answers with the number that it knows, and ignor
 worker adds to the protocol.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -23,6 +24,7 @@ from client_lib.spec.wire import Answer
 from server_stub.files import outputs
 from server_stub.http.api.answers import ARCHIVE, BYTES, LiveResponse, raw_answer, raw_body
 from server_stub.http.api.context import JsonBody, Number, Offset, Parts, Wait
+from server_stub.http.api.large_bodies import BodyRoute
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.report import WorkerReport, parse
 from server_stub.worker_gateway.worker import RemoteWorker
@@ -34,7 +36,7 @@ _OFFSET_MAX = 2**53
 _TIME_MAX = 10**11
 _REASON_MAX = 500
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class CallingWorker(NamedTuple):
@@ -146,7 +148,7 @@ async def put_worker_report(
 ) -> Answer:
     """Report how the worker ended. The first report is kept."""
     try:
-        whole = parse(await request.body())
+        whole = await asyncio.to_thread(parse, await request.body())
     except ValueError as error:
         raise InvalidRequest(
             f"the report of worker {report.worker} can't be read: {error}"

@@ -35,6 +35,7 @@ from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
+from server_stub.http.api.large_bodies import BodyRoute
 from server_stub.http.api.public_v2 import models, translate
 from server_stub.logs.query import MAX_TAIL, LogQuery
 from server_stub.logs.records import LoggedJob
@@ -60,7 +61,7 @@ SILENCE_S = 240.0
 _TEXT = "text/plain; charset=utf-8"
 """Platform: without the charset its clients read UTF-8 as Latin-1."""
 
-router = APIRouter(prefix="/public/v2/jobs")
+router = APIRouter(prefix="/public/v2/jobs", route_class=BodyRoute)
 
 Region = Annotated[str | None, Query(description="Absent: every region.")]
 

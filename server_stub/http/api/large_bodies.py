@@ -1,0 +1,94 @@
+"""Handles requests with large bodies in turns of the users, and parses and validates these bodies
+in a thread: on the event loop a body of 200 000 entries would keep all other requests waiting for
+half a second.
+
+The thread lets the event loop run every 5 ms while pydantic calls validators in Python.
+`json.loads`
+does not; it takes 0.1 s for the largest body (benchmarks/hostile_load.py).
+"""
+
+import json
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from server_stub.http.api.context import context
+from server_stub.http.limits import SMALL_BODY_BYTES
+from server_stub.turns import finished
+
+_WORKERS = "workers"
+"""The one sender, for the turns, of all reports of workers. No user has this name there."""
+
+_thread = ThreadPoolExecutor(1, "large-body")
+"""One thread: several would share the time of one core with the event loop."""
+
+
+class BodyRoute(APIRoute):
+    """A route of which large bodies are handled in turns."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_in_turn(request: Request) -> Response:
+            body = await request.body()
+            if len(body) <= SMALL_BODY_BYTES:
+                return await handle(request)
+            parts = await context(request)
+            async with parts.large_requests.of(_sender(request.scope)):
+                order = await finished(_thread.submit(self._validated, body))
+                return await handle(_Validated(request, body, order))
+
+        return handle_in_turn
+
+    def _validated(self, body: bytes) -> Any:
+        """The model of the body. Raises what FastAPI would raise."""
+        assert self.body_field is not None
+        try:
+            data = json.loads(body)
+        except json.JSONDecodeError as error:
+            finding = {
+                "type": "json_invalid",
+                "loc": ("body", error.pos),
+                "msg": "JSON decode error",
+                "input": {},
+                "ctx": {"error": error.msg},
+            }
+            raise RequestValidationError([finding]) from error
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, "There was an error parsing the body") from error
+        order, findings = self.body_field.validate(data, {}, loc=("body",))
+        if findings:
+            raise RequestValidationError(findings)
+        return order
+
+
+class _Validated(Request):
+    """A request whose body is validated already: FastAPI takes the model from `json` and finds it
+    valid at once."""
+
+    def __init__(self, request: Request, body: bytes, order: Any) -> None:
+        headers = MutableHeaders(raw=list(request.scope["headers"]))
+        headers["content-type"] = "application/json"
+        super().__init__({**request.scope, "headers": headers.raw}, request.receive)
+        self._whole = body
+        self._order = order
+
+    async def body(self) -> bytes:
+        return self._whole
+
+    async def json(self) -> Any:
+        return self._order
+
+
+def _sender(scope: Scope) -> str:
+    return scope["user"].name if "user" in scope else _WORKERS
