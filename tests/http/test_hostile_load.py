@@ -1,0 +1,55 @@
+"""Each operation of both APIs and of the pages with hostile sizes: none keeps the event loop from
+other requests for long. benchmarks/hostile_load.py measures times of the clock and memory."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+import requests
+
+from client_lib.spec import paths
+from tests.http.conftest import Api, Running
+from tests.kit.hostile_sizes import Operation, Sent, operations, requests_for
+from tests.kit.loop_blocks import BLOCK_S, Blocks, blocks_of_loops
+
+AT_ONCE = 2
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Blocks]]:
+    with blocks_of_loops() as blocks:
+        server = Running(tmp_path_factory.mktemp("measured"))
+        yield server, blocks
+        server.stop()
+
+
+def logged_in(server: Running) -> Api:
+    """The view of a user whose browser is logged in, too."""
+    ann = server.as_user("ann")
+    link = ann("POST", paths.LOGIN_LINKS).json()["path"]
+    assert ann("GET", f"/{link}").ok
+    return ann
+
+
+def send(user: Api, sent: Sent) -> None:
+    """Send a request; the server may close the connection before all of it has arrived."""
+    with suppress(requests.ConnectionError, requests.Timeout):
+        answer = user(sent.operation.method, sent.path, data=sent.body)
+        assert answer.status_code != 500, sent.what
+
+
+@pytest.mark.parametrize("operation", operations(), ids=str)
+def test_no_request_blocks_the_event_loop(
+    measured: tuple[Running, Blocks], operation: Operation
+) -> None:
+    server, blocks = measured
+    users = [logged_in(server) for _ in range(AT_ONCE)]
+    too_long = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for sent in requests_for(operation):
+            blocks.longest_s = 0.0
+            list(pool.map(send, users, [sent] * AT_ONCE))
+            if blocks.longest_s > BLOCK_S:
+                too_long[sent.what] = (blocks.longest_s, blocks.of)
+    assert not too_long
