@@ -363,7 +363,8 @@ class Launcher:
             else:
                 self._finish()
             return
-        if left and passed > _SETTLE_S:
+        # after a stop no time to end by themselves: they have waited for the ranks
+        if left and (self._cancelled or passed > _SETTLE_S):
             self._ranks.end_left_over(kill=self._is_late(passed))
         self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
 
@@ -371,7 +372,7 @@ class Launcher:
         """True if left-over processes have had their time. A shell may end at a stop before what it
         has started: that has the grace. `passed_s`: since the end of the ranks."""
         if self._cancelled and self._grace_is_over:
-            return True
+            return passed_s > _SETTLE_S  # they may have got SIGTERM with the end of the grace
         is_below_a_command = self._cancelled and self._plan.python is None
         grace_s = min(self._plan.grace_s, _LEFT_OVER_GRACE_S)
         return not is_below_a_command and passed_s > _SETTLE_S + grace_s
