@@ -205,6 +205,7 @@ def _tail_starts(
             position: min(end, query.before.get(position, 0)) for position, end in starts.items()
         }
     pattern = line_pattern(query)
+    counted = set[Position]()
     newest_first = sorted(readers, reverse=True)
     for _, attempt in groupby(newest_first, key=lambda position: position[0]):
         lines = [
@@ -213,8 +214,25 @@ def _tail_starts(
         ]
         for _, position, offset in islice(merge(*lines, reverse=True), tail):
             starts[position] = offset
+            counted.add(position)
             tail -= 1
-    return dict.fromkeys(readers, 0) if tail else starts
+    if tail:
+        return dict.fromkeys(readers, 0)
+    return starts | {each: _begin_of_line(readers[each], starts[each]) for each in counted}
+
+
+def _begin_of_line(reader: LogReader, offset: int) -> int:
+    """The offset of the first record of the line whose last record begins at `offset`, as far as
+    its records follow each other in one segment."""
+    record = reader.block(offset)
+    origin = record.data.split(b" ", 4)[2:4] if record else []
+    segments = reader.segments()
+    while offset not in segments and (before := reader.record_before(offset)):
+        _, _, rank, stream, _ = before.split(b" ", 4)
+        if [rank, stream.removesuffix(b"+")] != origin or not stream.endswith(b"+"):
+            break
+        offset -= len(before)
+    return offset
 
 
 def lines_backwards(

@@ -230,7 +230,7 @@ def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(
     assert lines(logs_server, tail=2) == ["10 %", "Loading "]
     writer.write("done")
     assert lines(logs_server, tail=2) == ["10 %", "Loading done"]
-    assert lines(logs_server, tail=1) == ["done"]
+    assert lines(logs_server, tail=1) == ["Loading done"]
 
 
 def test_tail_reaches_back_into_earlier_attempts(logs_server: Server, tmp_path: Path) -> None:
@@ -362,6 +362,18 @@ def test_text_has_prefixes_and_stamps_and_the_last_progress(
     writer.write(b"caf\xe9 \xff")
     assert logs_server.text() == "[1] a long line\n[0] 99 %\n[0] caf� �\n"
     assert logs_server.text(rank=1, timestamps=True) == f"{stamp(0)} a long line\n"
+
+
+def test_the_last_line_is_whole_though_it_came_in_pieces(
+    logs_server: Server, writer: LogWriter
+) -> None:
+    writer.write("before")
+    for piece in ("one ", "two ", "three "):
+        writer.write(piece, kind="+")
+    writer.write("end")
+    assert lines(logs_server, tail=1) == ["one two three end"]
+    assert logs_server.text(tail=1) == "[0] one two three end\n"
+    assert lines(logs_server, tail=2) == ["before", "one two three end"]
 
 
 def test_text_tells_the_launchers_words_from_the_jobs_lines(
