@@ -41,6 +41,7 @@ _FILES = {
     "torch/distributed/launch.py": "torch.distributed.launch",
 }
 _PYTHON = re.compile(r"python[\d.]*")
+_MODULE = re.compile(r"\S*python[\d.]* ([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)")
 # the shell's own, whatever its folder; any other is named on purpose
 _PLAIN = ("python", "python3")
 
@@ -60,7 +61,7 @@ def read(words: Sequence[str], machine: Machine, n_workers: int = 1) -> LaunchLi
     if found.words and not found.unread:
         plain = _read_plain(found.words, machine)
         if plain is not None:
-            return _with_wrappers(plain, found)
+            return _with_wrappers(_module_named(plain, machine), found)
     return _as_it_is(found if found.unread else assigned(words), machine, n_workers)
 
 
@@ -79,6 +80,17 @@ def _read_plain(words: Sequence[str], machine: Machine) -> LaunchLine | None:
         return deepspeed.read(words[1:], machine, python_named)
     foreign.check([program, *words[1:]], machine, partial(read, machine=machine))
     return _read_python(words, machine) if _PYTHON.fullmatch(program) else None
+
+
+def _module_named(line: LaunchLine, machine: Machine) -> LaunchLine:
+    """The line with a notice where its script looks like a module, and no file has that name."""
+    name = _MODULE.fullmatch(str(line.fields["script"]))
+    if name is None or machine.is_file(name[1]):
+        return line
+    notice = (
+        f"there is no file {name[1]}; a module is started by `{line.launcher} --module {name[1]}`"
+    )
+    return replace(line, notices=[*line.notices, notice])
 
 
 def _with_wrappers(line: LaunchLine, wrappers: Unwrapped) -> LaunchLine:

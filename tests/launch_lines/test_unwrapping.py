@@ -210,3 +210,14 @@ def test_one_word_is_split_and_reading_twice_changes_nothing(wrapper: str) -> No
         assert one.fields == several.fields
         again = launcher_line.read(one.fields, local=True)
         assert again is None or again.fields == one.fields
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate launch", "deepspeed"])
+def test_a_module_without_its_option_is_told(launcher: str) -> None:
+    notice = f"there is no file pkg.train; a module is started by `{launcher} --module pkg.train`"
+    assert notice in meaning(f"{launcher} pkg.train").notices
+    there = Machine(is_file=lambda path: path == "pkg.train")
+    found = read([*launcher.split(), "pkg.train"], there)
+    assert found is not None
+    assert not found.notices
+    assert not meaning(f"{launcher} train.py").notices
