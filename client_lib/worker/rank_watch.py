@@ -126,7 +126,7 @@ class RankWatch:
             self._metric_files = MetricFiles(
                 loop, pids, folders, since, self._log.add_metrics, plan.checkpoint_dir
             )
-            if plan.others_may_wait:
+            if not plan.has_agent:  # a rank alone may wait for others that nobody starts
                 self._quiet = QuietRanks(
                     loop,
                     pids,

@@ -17,6 +17,8 @@ _COLLECTIVE = re.compile(
     r"/torch/(distributed/(distributed_c10d|rendezvous|_functional_collectives|utils)|nn/parallel/distributed"
     r"|autograd/(graph|__init__))\.py$"  # a backward pass waits for the gradients of other ranks
 )
+_JOINS = re.compile(r"/torch/distributed/rendezvous\.py$")
+"""A rank is there until all ranks of its process group have come."""
 _NAMED = 8
 """Most places that a sentence lists."""
 _LEFT = "left the script"
@@ -90,12 +92,24 @@ def _all_wait(
         who = f"{named(ended, 'worker')} {_have(ended)} ended"
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}; {who}")
     if len(waiting) == 1:
-        return None
+        return _waits_for_nobody(waiting, quiet)
     smallest, *others = [ranks for _, ranks in reversed(_grouped(waiting))]
     if not others:
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}, and none of them goes on")
     guilty = smallest if len(smallest) < len(others[0]) else waiting
     return Hang(frozenset(guilty), f"{_waits(waiting, quiet)}: these are different calls")
+
+
+def _waits_for_nobody(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> Hang | None:
+    """The only running rank waits for others to join, which nobody starts."""
+    place = next(iter(waiting.values()))
+    if not any(_JOINS.search(frame.file) for frame in place.below):
+        return None
+    return Hang(
+        frozenset(waiting),
+        f"{_waits(waiting, quiet)}, and no other rank runs: the script waits for more ranks than "
+        "the job starts (n_workers, processes_per_worker)",
+    )
 
 
 def _waits(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> str:

@@ -26,6 +26,12 @@ BACKWARD: Place = [
     (f"{LIB}/_tensor.py", "backward"),
     ("/s/train.py", "step"),
 ]
+JOINS: Place = [
+    (f"{LIB}/distributed/rendezvous.py", "_create_c10d_store"),
+    (C10D, "init_process_group"),
+    WRAPPER,
+    ("/s/train.py", "main"),
+]
 SLEEPS: Place = [("/s/train.py", "validate"), ("/s/train.py", "main")]
 LOADS: Place = [("/usr/lib/python3.12/selectors.py", "poll"), ("/s/data.py", "load")]
 STOPPED: Place = []
@@ -44,6 +50,15 @@ def rank(number: int, place: Place, line: int = 41, state: str = "sleeping") -> 
 
 def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
     return find(ranks, ranks, dict.fromkeys(range(len(ranks)) if quiet is None else quiet, SINCE))
+
+
+def test_a_rank_alone_that_waits_for_others_to_join() -> None:
+    found = judged(rank(0, JOINS))
+    assert found is not None
+    assert "rank 0 has waited in init_process_group (train.py:41)" in found.message
+    assert "no other rank runs" in found.message
+    assert judged(rank(0, WAITS)) is None
+    assert judged(rank(0, JOINS), quiet=set()) is None
 
 
 @pytest.mark.parametrize(
