@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,6 +166,38 @@ def test_a_port_is_forwarded_for_any_number_of_connections(
     assert sum(f"connects to port {port} of worker 0" in event["message"] for event in events) == 1
     closed = cli("port-forward", running_job, str(port))
     assert (closed.returncode, closed.stderr) == (5, f"Error: port {port}: Connection refused\n")
+
+
+def test_a_forwarded_port_finds_a_restarted_server_and_ends_with_its_job(
+    shell: dict[str, str], run_here: Run, running_job: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inside:
+        port = inside.getsockname()[1]
+        line = [*CLI, "port-forward", running_job, f"0:{port}"]
+        with subprocess.Popen(
+            line, env=shell, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            inside.accept()[0].close()  # the check
+            assert process.stdout
+            own = int(re.match(r"http://127.0.0.1:(\d+) is port", process.stdout.readline())[1])  # type: ignore[index]
+            assert run_here("server", "restart").returncode == 0
+            inside.settimeout(2.0)
+
+            def reaches() -> bool:
+                with (
+                    suppress(TimeoutError),
+                    socket.create_connection(("127.0.0.1", own), 30) as outside,
+                ):
+                    outside.sendall(b"GET")
+                    with inside.accept()[0] as peer:
+                        return peer.recv(3) == b"GET"
+                return False
+
+            until(reaches, within_s=60)
+            assert run_here("cancel", running_job).returncode == 0
+            said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert said.endswith(f"Error: job {running_job} is CANCELLED: port {own} is closed\n")
 
 
 def test_what_is_read_after_the_end_of_a_session_is_dropped() -> None:

@@ -14,10 +14,11 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -25,11 +26,22 @@ from typer import Argument, Option
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import CommandApp, JobName, JobOrNewest
-from client_lib.errors import ClientLibError, Conflict, NotFound, ServerUnreachable
+from client_lib.cli.program import ExitCode
+from client_lib.errors import (
+    ClientLibError,
+    Conflict,
+    JobEnded,
+    NotFound,
+    ServerUnreachable,
+    Unavailable,
+)
 from client_lib.launcher_protocol import frames
 from client_lib.spec import paths
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import Rest, newer_path
+
+if TYPE_CHECKING:
+    from client_lib.job import Job
 
 app = CommandApp()
 
@@ -106,8 +118,10 @@ def port_forward(
         ),
     ],
     worker: _Worker = None,
-) -> None:
-    """Make a port of a worker of a running job reachable on this machine, until Ctrl-C."""
+) -> int:
+    """Make a port of a worker of a running job reachable on this machine, until Ctrl-C or the end
+    of the job.
+    """
     local, _, inner = ports.rpartition(":")
     if not inner.isdecimal() or not (local or inner).isdecimal():
         ctx.fail(f"{ports!r} is neither PORT nor LOCAL:PORT")
@@ -123,14 +137,41 @@ def port_forward(
             f"port {local or inner} of this machine can't be used: {error}",
             hint=f"choose another: client-lib port-forward {job} 0:{inner} takes a free one",
         ) from error
+    from client_lib.client import get_job
+
+    followed = get_job(job, client=connection.api)
     with listening:
         own = listening.getsockname()[1]
         printer.data_at_once(f"http://127.0.0.1:{own} is port {inner} of {job}; Ctrl-C ends this")
+        threading.Thread(
+            target=_accept, args=(connection.rest, job, request, listening), daemon=True
+        ).start()
+        printer.hint(f"Error: {_end_of(followed)}: port {own} is closed")
+    return ExitCode.FAILED
+
+
+def _accept(rest: Rest, job: str, request: Request, listening: socket.socket) -> None:
+    """Begin a session for each connection, until the socket is closed."""
+    with suppress(OSError):
         while True:
             peer, _ = listening.accept()
             threading.Thread(
-                target=_carry, args=(Session(connection.rest, job, request), peer), daemon=True
+                target=_carry, args=(Session(rest, job, request), peer), daemon=True
             ).start()
+
+
+def _end_of(job: Job[Any]) -> str:
+    """Wait for the end of a job, as a sentence. A local server that was restarted meanwhile is
+    found again, also for the sessions."""
+    while True:
+        try:
+            return f"job {job.name} is {job.wait().state}"
+        except JobEnded as ended:
+            return f"job {job.name} is {ended.info.state}"
+        except NotFound:
+            return f"job {job.name} was deleted"
+        except (ServerUnreachable, Unavailable):  # it is being restarted
+            time.sleep(_PAUSE_S)
 
 
 def _carry(session: Session, peer: socket.socket) -> None:
@@ -213,6 +254,8 @@ class Session:
     def __init__(self, rest: Rest, job: str, request: Request) -> None:
         self._rest = rest
         self._request = request
+        command = "port-forward" if "port" in request else "exec" if "argv" in request else "shell"
+        self._again = f"{command} {job}" + (" ..." if command != "shell" else "")
         self._path = paths.job_session(job, secrets.token_hex(16))
         self._waiting: queue.Queue[bytes] = queue.Queue(_WAITING_MAX)
         self._ended = threading.Event()
@@ -261,7 +304,10 @@ class Session:
                             show(kind, data)
         finally:
             self._ended.set()
-        raise ServerUnreachable("the session was cut off: its worker or the server was lost")
+        raise ServerUnreachable(
+            "the session was cut off: the server went away, or the worker was lost",
+            hint=f"`client-lib {self._again}` begins another one",
+        )
 
     def _send_all(self) -> None:
         """Send the frames that wait, or KEEP after a pause, until the session has ended."""
