@@ -9,7 +9,7 @@ own parser.
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -42,6 +42,8 @@ _FILES = {
 }
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULE = re.compile(r"\S*python[\d.]* ([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)")
+_PROGRAM_WITHIN = 64
+"""Words at the beginning of a line that is not read, among which a launcher is looked for."""
 # the shell's own, whatever its folder; any other is named on purpose
 _PLAIN = ("python", "python3")
 
@@ -223,10 +225,12 @@ def _as_it_is(line: Unwrapped, machine: Machine, n_workers: int) -> LaunchLine |
     return _with_wrappers(LaunchLine("command", runs), line) if line.environment else None
 
 
-def _ends_of(words: Sequence[str]) -> list[Sequence[str]]:
+def _ends_of(words: Sequence[str]) -> Iterator[Sequence[str]]:
     """The line from each word on that may be a program, up to the first file that it starts."""
-    before = list(takewhile(lambda word: not word.endswith((".py", ".sh")), words))
-    return [words[at:] for at in range(1, len(before))]
+    before = takewhile(lambda word: not word.endswith((".py", ".sh")), words[:_PROGRAM_WITHIN])
+    for at, _ in enumerate(before):
+        if at:
+            yield words[at:]
 
 
 def _launcher_name(words: Sequence[str]) -> str | None:

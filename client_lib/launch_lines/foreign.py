@@ -14,8 +14,18 @@ from client_lib.launch_lines.unwrapping import commands_of, unwrap
 
 Reader = Callable[[Sequence[str]], LaunchLine | None]
 """Reads the line that another launcher starts."""
-_READ_AT_MOST = 256 * 1024
+_READ_AT_MOST = 64 * 1024
 """Characters of a file that are looked through."""
+_ROW_MAX = 10_000
+"""Characters of a row of a script, also after its variables are filled in; longer rows are passed
+over."""
+_VALUE_MAX = 1000
+"""Characters of the value of a variable that is filled in."""
+
+
+_NUMBER_MAX = 10**9
+"""No number of machines or processes is as large."""
+_DIGITS = re.compile("[0-9]{1,9}")
 
 
 class Sizes(NamedTuple):
@@ -74,9 +84,9 @@ _LAUNCHERS: dict[str, _Launcher] = {
     "horovodrun": _MPI,
     "ray": _Launcher("needs a Ray cluster, which the workers of a job do not form"),
 }
-# begins what is started: no more options
-_STARTED = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")
+_STARTED = re.compile(r"\.(py|sh)$|^(ba)?sh$|^python")
 _STARTERS = ("torchrun", "accelerate", "deepspeed", "uv", "poetry", "conda", "env", "nohup", "time")
+_PATH = re.compile(r"^\.{0,2}/")
 
 
 def check(words: Sequence[str], machine: Machine, read: Reader) -> None:
@@ -98,11 +108,20 @@ def check(words: Sequence[str], machine: Machine, read: Reader) -> None:
 
 
 def _start(words: Sequence[str]) -> int:
-    """The place of the first word that the launcher starts."""
-    for at, word in enumerate(words):
-        if at and (_STARTED.search(word) or os.path.basename(word) in _STARTERS):
+    """The place of the first word that the launcher starts. A path behind an option is the value
+    of the option, unless no program stands behind it: there is no table of all their options."""
+    value = None
+    for at, word in enumerate(words[1:], 1):
+        before = words[at - 1]
+        is_behind_option = before.startswith("-") and "=" not in before
+        is_path = _PATH.match(word) is not None
+        if _STARTED.search(os.path.basename(word)) or word in _STARTERS:
             return at
-    return len(words)
+        if is_path and not is_behind_option:
+            return at
+        if is_path and value is None:
+            value = at
+    return len(words) if value is None else value
 
 
 def _sizes(words: Sequence[str], options: Mapping[str, str]) -> Sizes:
@@ -110,7 +129,7 @@ def _sizes(words: Sequence[str], options: Mapping[str, str]) -> Sizes:
     text = " ".join(words)
     found: dict[str, int] = {}
     for option, name in options.items():
-        number = re.search(rf"(?:^|\s){re.escape(option)}[= ]?(\d+)(?=\s|$)", text)
+        number = re.search(rf"(?:^|\s){re.escape(option)}[= ]?({_DIGITS.pattern})(?=\s|$)", text)
         if number:
             found[name] = int(number[1])
     return Sizes(**found)
@@ -137,11 +156,17 @@ def written(
         told = inner.fields.get("n_workers")
         if told is None and (sizes.workers or 1) > 1:
             options += ["-N", str(sizes.workers)]
+        # torchrun alone takes what its line leaves out from the operator's PET_NPROC_PER_NODE, and
+        # srun starts it so many times
+        left_out = "processes_per_worker" in inner.defaults.keys() - inner.fields.keys()
+        default = (sizes.per_machine or 1) if left_out else 1
         if not any("$" in word for word in words):
+            if default > 1:
+                options += ["--processes-per-worker", str(default)]
             return shlex.join([*options, *words])
         if told is not None:
             options += ["-N", str(told)]
-        processes = inner.fields.get("processes_per_worker", 1)
+        processes = inner.fields.get("processes_per_worker", default)
         if processes != "default":
             options += ["--processes-per-worker", str(processes)]
     else:
@@ -159,19 +184,23 @@ def written(
 # --- commands of a shell's text
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=([\w.,:/-]+)\s*$", re.MULTILINE)
+_ASSIGNED = re.compile(
+    r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([\w.,:/-]+)[ \t\r]*$", re.MULTILINE
+)
 
 
 def _command_in(text: str, variables: Mapping[str, str]) -> list[str] | None:
     """The command of a script that trains: the first that begins with a launcher, else the first
     that runs a file or a module of Python. `variables` replace `$NAME`."""
     text = text[:_READ_AT_MOST].replace("\\\n", " ")
-    known = {**dict(_ASSIGNED.findall(text)), **variables}
-    rows = (row for row in text.splitlines() if not row.lstrip().startswith("#"))
+    given = {**dict(_ASSIGNED.findall(text)), **variables}
+    known = {name: value for name, value in given.items() if len(value) <= _VALUE_MAX}
     python: list[str] | None = None
-    for row in rows:
+    for row in text.splitlines():
+        if row.lstrip()[:1] in ("", "#") or len(row) > _ROW_MAX:
+            continue
         filled = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), row)
-        for words in commands_of(filled):
+        for words in commands_of(filled) if len(filled) <= _ROW_MAX else ():
             program = os.path.basename((unwrap(words, Machine()).words or [""])[0])
             if program in _LAUNCHERS or program in _STARTERS[:3]:
                 return words
@@ -240,7 +269,12 @@ def _table(value: object, *keys: str) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    """The number of machines, processes or GPUs that a value is, also as text; None: it is none."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 < value < _NUMBER_MAX else None
 
 
 def _container(container: Mapping[str, Any], sizes: Sizes) -> _Job:
@@ -265,8 +299,7 @@ def _pytorchjob(file: Mapping[str, Any]) -> _Job | None:
         return None
     replicas = _table(file, "spec", "pytorchReplicaSpecs")
     machines = sum(_number(_table(replicas, name).get("replicas", 1)) or 0 for name in replicas)
-    per_machine = str(_table(file, "spec").get("nprocPerNode", ""))
-    sizes = Sizes(machines or None, int(per_machine) if per_machine.isdigit() else None)
+    sizes = Sizes(machines or None, _number(_table(file, "spec").get("nprocPerNode")))
     for name in ("Worker", "Master"):
         containers = _table(replicas, name, "template", "spec").get("containers")
         if isinstance(containers, list) and containers:
@@ -278,10 +311,7 @@ def _trainjob(file: Mapping[str, Any]) -> _Job | None:
     if file.get("kind") != "TrainJob":
         return None
     trainer = _table(file, "spec", "trainer")
-    per_machine = str(trainer.get("numProcPerNode", ""))
-    sizes = Sizes(
-        _number(trainer.get("numNodes")), int(per_machine) if per_machine.isdigit() else None
-    )
+    sizes = Sizes(_number(trainer.get("numNodes")), _number(trainer.get("numProcPerNode")))
     return _container(trainer, sizes)
 
 
@@ -290,8 +320,7 @@ def _gpus(value: object) -> int | None:
     if isinstance(value, Mapping):
         numbers = [_number(each) for each in value.values()]
         return next(filter(None, numbers), None)
-    found = re.search(r"(?:^|:)(\d+)$", str(value))
-    return int(found[1]) if found else None
+    return _number(value.rpartition(":")[2] if isinstance(value, str) else value)
 
 
 def _skypilot(file: Mapping[str, Any]) -> _Job | None:

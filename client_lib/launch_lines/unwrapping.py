@@ -9,13 +9,15 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from client_lib.launch_lines.lines import Machine
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELL_SYNTAX = re.compile(r"[$`|&;<>()\n*?{}#~]")
+_WRAPPERS_MAX = 32
+"""Wrappers that are removed from one line; behind more of them the line is not read."""
 _FOLDERS_ABOVE = 8
 """Folders above the working directory in which the environment of a project is looked for."""
 
@@ -51,12 +53,12 @@ class Unwrapped:
 def unwrap(words: Sequence[str], machine: Machine) -> Unwrapped:
     """Remove all wrappers that can be read from the front of a line."""
     found = Unwrapped(words)
-    while found.words and not found.unread:
-        step = _unwrap_once(found.words, machine)
+    for _ in range(_WRAPPERS_MAX):
+        step = _unwrap_once(found.words, machine) if found.words and not found.unread else None
         if step is None:
-            break
+            return found
         found = step.within(found)
-    return found
+    return replace(found, unread=True)
 
 
 def assigned(words: Sequence[str]) -> Unwrapped:

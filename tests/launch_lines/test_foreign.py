@@ -1,6 +1,7 @@
 """What is proposed in place of a line or a job file of another system trains the same."""
 
 import shlex
+import time
 from typing import Any
 
 import pytest
@@ -44,12 +45,13 @@ def shape(options: str) -> dict[str, Any]:
     line = read(words, MACHINE)
     if line is None:
         return {**found, "runs": words}
+    processes = found["--processes-per-worker"]
+    if processes == "default":
+        processes = line.defaults.get("processes_per_worker", processes)
     fields = {**line.defaults, **line.fields}
     return {
         "-N": fields.get("n_workers", found["-N"]),
-        "--processes-per-worker": fields.get(
-            "processes_per_worker", found["--processes-per-worker"]
-        ),
+        "--processes-per-worker": line.fields.get("processes_per_worker", processes),
         "-e": found["-e"],
         "runs": [*shlex.split(fields["script"]), *fields["args"]],
     }
@@ -73,6 +75,12 @@ LINES = [
     ("mpiexec -n 4 -ppn 2 python train.py", 2, 2, "train.py"),
     ("horovodrun -np 8 -H a:4,b:4 python train.py -v", 1, 8, "train.py -v"),
     ("nohup srun -N2 --ntasks-per-node=1 ./run.sh -x", 2, 1, "./run.sh -x"),
+    ("srun --output /logs/x.out -n 2 python t.py", 1, 2, "t.py"),
+    ("srun -N2 -n 8 --chdir /work --exclusive python t.py", 2, 4, "t.py"),
+    ("mpirun -np 2 --hostfile /etc/hosts -x PATH /opt/bin/python t.py", 1, 2, "t.py"),
+    ("mpirun -np 2 --oversubscribe ./run -x /data", 1, 2, "./run -x /data"),
+    ("srun -n 2 --mem=1G ./run -x /data", 1, 2, "./run -x /data"),
+    ("srun -N 2 --ntasks-per-node=4 torchrun t.py", 2, 4, "t.py"),
     ("sbatch job.sbatch", 4, 8, "train.py --epochs 5"),
     ("sbatch --nodes=2 job.sbatch", 2, 8, "train.py --epochs 5"),
     ("sbatch plain.slurm", 2, 4, "t.py"),
@@ -120,7 +128,7 @@ YAML = [
             },
         },
         "PyTorchJob of Kubeflow",
-        (3, 1, [], "train.py --lr 1"),
+        (3, 4, [], "train.py --lr 1"),  # the operator sets PET_NPROC_PER_NODE
     ),
     (
         {
@@ -228,3 +236,51 @@ def test_other_files_are_left_alone(values: object) -> None:
 def test_a_damaged_file_is_named_all_the_same(values: object) -> None:
     with pytest.raises(NotSupported, match="client-lib submit"):
         refuse_file("job.yaml", "", values, MACHINE)
+
+
+HUGE = "9" * 5000
+"""More digits than int() takes."""
+
+
+@pytest.mark.parametrize(
+    "number", [HUGE, int("f" * 5000, 16), "²", "4 ", True, [8]], ids=lambda _: ""
+)
+def test_a_number_that_no_cluster_has_is_none(number: Any) -> None:
+    replicas = {"Worker": {"replicas": number, "template": {"spec": POD}}}
+    files = [
+        {"kind": "PyTorchJob", "spec": {"nprocPerNode": number, "pytorchReplicaSpecs": replicas}},
+        {"kind": "TrainJob", "spec": {"trainer": {"numNodes": number, "numProcPerNode": number}}},
+        {"run": "torchrun t.py", "num_nodes": number, "resources": {"accelerators": number}},
+        {"type": "task", "commands": ["t.py"], "nodes": number, "resources": {"gpu": number}},
+    ]
+    for values in files:
+        with pytest.raises(NotSupported) as refused:
+            refuse_file("job.yaml", "", values, MACHINE)
+        assert shape(proposed(str(refused.value)))["-N"] == 1
+
+
+def test_an_option_of_such_a_number_is_passed_over() -> None:
+    with pytest.raises(NotSupported, match="-N MACHINES"):
+        read(["srun", "-n", HUGE, "python", "t.py"], MACHINE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 2**20,
+        "a\n" * 2**19,
+        " " * 2**20,
+        "export " * 2**17,
+        f"A={'a' * 900}\n{'$A' * 5000}\n" * 4,
+        f"A={'a' * 2**15}\n{'$A' * 2**14}",
+        "'\n" * 2**19,
+        "a" * 2**20,
+        "; " * 2**19,
+    ],
+    ids=lambda text: repr(text[:8]),
+)
+def test_any_script_is_looked_through_in_a_moment(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(NotSupported, match="client-lib submit"):
+        refuse_file("job.sh", f"#SBATCH -N 2\n{text}", None, MACHINE)
+    assert time.process_time() - began < 5

@@ -2,6 +2,7 @@
 
 import itertools
 import shlex
+import time
 
 import pytest
 
@@ -210,6 +211,24 @@ def test_one_word_is_split_and_reading_twice_changes_nothing(wrapper: str) -> No
         assert one.fields == several.fields
         again = launcher_line.read(one.fields, local=True)
         assert again is None or again.fields == one.fields
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env"] * 10_000,
+        ["tool"] + ["env"] * 10_000,
+        ["tool"] + ["x"] * 10_000,
+        ["bash", "-c", "; ".join(["env env"] * 3000)],
+        ["bash", "-c", "env " * 10_000],
+    ],
+    ids=lambda words: " ".join(words)[:12],
+)
+def test_a_long_line_is_read_in_a_moment(words: list[str]) -> None:
+    began = time.process_time()
+    found = read([*words, "python", "t.py"], MACHINE, 2)
+    assert found is None or found.launcher == "command"
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate launch", "deepspeed"])
