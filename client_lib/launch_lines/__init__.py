@@ -61,10 +61,15 @@ def read(words: Sequence[str], machine: Machine, n_workers: int = 1) -> LaunchLi
         return None
     found = unwrap(words, machine)
     if found.words and not found.unread:
-        plain = _read_plain(found.words, machine)
+        plain = _read_plain(found.words, _within(machine, found))
         if plain is not None:
             return _with_wrappers(_module_named(plain, machine), found)
     return _as_it_is(found if found.unread else assigned(words), machine, n_workers)
+
+
+def _within(machine: Machine, wrappers: Unwrapped) -> Machine:
+    """The machine as the program behind these wrappers sees it."""
+    return replace(machine, environment={**machine.environment, **wrappers.environment})
 
 
 def _read_plain(words: Sequence[str], machine: Machine) -> LaunchLine | None:
@@ -252,7 +257,8 @@ def _stays_in_one_worker(words: Sequence[str], machine: Machine) -> bool:
     if any("$" in word or "`" in word for word in words):
         return False
     try:
-        line = _read_plain(unwrap(words, machine).words, machine)
+        found = unwrap(words, machine)
+        line = _read_plain(found.words, _within(machine, found))
     except ClientLibError:
         return False
     return line is not None and line.fields.get("n_workers", 1) == 1

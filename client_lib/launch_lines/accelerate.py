@@ -241,7 +241,8 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
         raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
     path = given.get("config-file")
     # with --cpu accelerate reads only a file that is named
-    values = {} if path is None and "cpu" in given else machine.accelerate_config(path)
+    is_read = path is not None or "cpu" not in given
+    values = machine.accelerate_config(path, machine.environment) if is_read else {}
     file = {str(name): value for name, value in values.items()}  # in YAML the key `on` is True
     _check_file(file, given)
     config = _settings(file)

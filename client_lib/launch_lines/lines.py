@@ -15,13 +15,13 @@ from client_lib.errors import InvalidRequest
 @dataclass(frozen=True)
 class Machine:
     cores: int | None = None  # cores of one worker, for `--nproc-per-node=cpu`; None: not known
-    accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
-    """(path given on the line, or None for accelerate's default one) -> its values;
-    {}: there is no default one.
+    accelerate_config: Callable[[str | None, Mapping[str, str]], Mapping[str, Any]] = lambda *_: {}
+    """(path given on the line, or None for accelerate's default one; the environment) -> its
+    values; {}: there is no default one.
     """
     is_file: Callable[[str], bool] = lambda _: False
     text: Callable[[str], str | None] = lambda _: None  # of a file; None: it is not there
-    # the shell's, with options of torchrun (PET_NNODES)
+    # the shell's, with what the line sets: options of torchrun (PET_NNODES), HF_HOME
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -182,11 +182,11 @@ def _shown(reading: "LaunchLine", fields: Mapping[str, Any]) -> str:
     return f"{reading.launcher} line read as: {line} {script}".rstrip()
 
 
-def _accelerate_config(path: str | None) -> Mapping[str, Any]:
+def _accelerate_config(path: str | None, environment: Mapping[str, str]) -> Mapping[str, Any]:
     """Read the file that accelerate would read: the named file, else the file that `accelerate
     config` wrote. Raises InvalidRequest: it can't be read."""
-    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
+    caches = environment.get("XDG_CACHE_HOME", "~/.cache")
+    home = environment.get("HF_HOME", os.path.join(caches, "huggingface"))
     file = os.path.expanduser(path or os.path.join(home, "accelerate", "default_config.yaml"))
     if not path and not os.path.isfile(file):
         return {}

@@ -40,7 +40,7 @@ def config_args() -> Any:
 
 def line(text: str, config: dict[str, Any] | None = None) -> LaunchLine:
     found = read(
-        shlex.split(f"accelerate launch {text}"), Machine(accelerate_config=lambda _: config or {})
+        shlex.split(f"accelerate launch {text}"), Machine(accelerate_config=lambda *_: config or {})
     )
     assert found is not None
     return found

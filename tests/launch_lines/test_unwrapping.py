@@ -12,7 +12,7 @@ from client_lib.submit import launcher_line
 
 PYTHON = ".venv/bin/python"
 MACHINE = Machine(
-    accelerate_config=lambda path: {"num_processes": 4} if path else {},
+    accelerate_config=lambda path, _: {"num_processes": 4} if path else {},
     is_file=lambda path: path == PYTHON,
 )
 ARGUMENTS = "--lr 0.1 --name 'a b' --out=x"
@@ -122,6 +122,33 @@ def test_a_wrapper_says_fields_of_the_job() -> None:
         "args": ["-x"],
         "env_variables": {"A": "1"},
     }
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["{} {}", "env {} {}", "nohup env A=1 {} {}", "A=1 bash -c '{} {}'"]
+)
+def test_a_launcher_reads_the_variables_of_its_line(wrapper: str) -> None:
+    """As torchrun and accelerate do in a shell."""
+
+    def behind(variables: str, launcher: str, machine: Machine = MACHINE) -> LaunchLine:
+        found = read(shlex.split(wrapper.format(variables, launcher)), machine)
+        assert found is not None
+        return found
+
+    variables = "PET_NNODES=2 PET_NPROC_PER_NODE=4"
+    fields = behind(variables, "torchrun t.py").fields
+    assert (fields["n_workers"], fields["processes_per_worker"]) == (2, 4)
+    fields = behind(variables, "torchrun --nnodes 3 t.py").fields
+    assert (fields["n_workers"], fields["processes_per_worker"]) == (3, 4)
+    shell = Machine(environment={"PET_NNODES": "5"})
+    assert behind("PET_NNODES=2", "torchrun t.py", shell).fields["n_workers"] == 2
+    configured = Machine(
+        accelerate_config=lambda _, variables: (
+            {"num_processes": 8} if variables.get("HF_HOME") == "x" else {}
+        )
+    )
+    fields = behind("HF_HOME=x", "accelerate launch t.py", configured).fields
+    assert fields["processes_per_worker"] == 8
 
 
 def test_the_interpreter_is_that_of_the_project() -> None:
