@@ -55,6 +55,8 @@ TABLE = OptionTable(
 )
 _ALL = "-1"
 """A number of nodes or GPUs that stands for all."""
+_NAMED = 8
+"""Most hosts that an error names."""
 
 
 def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
@@ -72,6 +74,10 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     elif "no-local-rank" not in given:  # each process gets --local_rank
         defaults["pytorch_use_env"] = False
     notices = dropped(given, DROPPED)
+    if "gpus" not in counted and ":" in given.get("include", ""):
+        notices.append(
+            "of --include the numbers of GPUs count: which ones a worker gets is not said"
+        )
     if "hostfile" in given and machine.text(given["hostfile"]) is None:
         notices.append(f"there is no hostfile {given['hostfile']}: -N says how many workers")
     return LaunchLine(
@@ -94,9 +100,20 @@ def _counted(given: Mapping[str, str], machine: Machine) -> tuple[dict[str, Any]
     chosen = _included(given.get("include", ""))
     if chosen:
         by = f"--include {given['include']}"
+        unknown = next((host for host in chosen if slots and host not in slots), None)
+        if unknown is not None:
+            raise InvalidRequest(
+                f"{by}: the hostfile has no host {unknown}",
+                hint=f"its hosts are {', '.join(list(slots)[:_NAMED])}",
+            )
         slots = {host: len(gpus) or slots.get(host, 0) for host, gpus in chosen.items()}
     if given.get("num-nodes", _ALL) != _ALL:
         nodes = whole_number("--num_nodes", given["num-nodes"], 1)
+        if slots and nodes > len(slots):
+            raise InvalidRequest(
+                f"--num_nodes {nodes} with {by}, which has {len(slots)} hosts",
+                hint=f"give --num_nodes {len(slots)}, or leave the hosts out",
+            )
         slots = dict(list(slots.items())[:nodes])
         fields["n_workers"] = nodes
         given_by["n_workers"] = f"--num_nodes {nodes}"
@@ -142,6 +159,6 @@ def _included(text: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for each in filter(None, text.split("@")):
         host, _, gpus = each.partition(":")
-        indices = [whole_number("--include", one, 0) for one in filter(None, gpus.split(","))]
-        found[host] = indices
+        indices = (whole_number("--include", one, 0) for one in filter(None, gpus.split(",")))
+        found[host] = sorted(set(indices))
     return found

@@ -37,6 +37,10 @@ def line(text: str) -> LaunchLine:
             "--include localhost:0,3",
             {"n_workers": 1, "processes_per_worker": 2, "gpus": [0, 3]},
         ),
+        (
+            "--include localhost:3,0,3",
+            {"n_workers": 1, "processes_per_worker": 2, "gpus": [0, 3]},
+        ),
         ("-H hosts --include worker-2", {"n_workers": 1, "processes_per_worker": 4}),
         (
             "--include=worker-1:0,1@worker-2:2,3",
@@ -64,6 +68,11 @@ def test_what_has_no_effect_is_named() -> None:
     assert len(notices) == 3
     assert "there is no hostfile none" in notices[2]
     assert not DROPPED.keys() & REFUSED.keys()
+    several = line("deepspeed --include a:0,1@b:2,3 t.py").notices
+    assert several == [
+        "of --include the numbers of GPUs count: which ones a worker gets is not said"
+    ]
+    assert line("deepspeed --include localhost:0,1 t.py").notices == []
 
 
 @pytest.mark.parametrize(
@@ -72,6 +81,10 @@ def test_what_has_no_effect_is_named() -> None:
         ("--hostfile odd t.py", InvalidRequest, "give --num_gpus"),
         ("--hostfile broken t.py", InvalidRequest, "HOST slots=N"),
         ("--include localhost:a t.py", InvalidRequest, "--include"),
+        ("-H hosts --include other t.py", InvalidRequest, "no host other"),
+        ("-H hosts --include worker-1@other:0 t.py", InvalidRequest, "its hosts are worker-1, wor"),
+        ("-H hosts --num_nodes 3 t.py", InvalidRequest, "--num_nodes 2"),
+        ("-H hosts -i worker-2 --num_nodes 2 t.py", InvalidRequest, "--num_nodes 1"),
         ("--exclude worker-1:0 t.py", NotSupported, "name what is used"),
         ("--num_gpus x t.py", InvalidRequest, "--num_gpus"),
         ("--num_gpu_s 2 t.py", InvalidRequest, "did you mean --num-gpus"),
