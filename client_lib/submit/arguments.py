@@ -8,8 +8,9 @@ import reprlib
 import shlex
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
-from numbers import Real
+from numbers import Rational, Real
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from client_lib.errors import InvalidRequest, NotSupported
@@ -33,13 +34,18 @@ def words(args: object) -> object:
 def _word(number: int, value: object) -> object:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    elif isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
-        return str(value)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError, ValueError):  # a number of too many digits
+            if isinstance(value, Rational) or math.isfinite(value):
+                return str(value)
     if isinstance(value, str):
         return value
     kind = type(value).__name__
+    shown = "..."
+    with suppress(ValueError):  # likewise
+        shown = reprlib.repr(value)
     raise InvalidRequest(
-        f"args.{number}={reprlib.repr(value)}: a value of type {kind} is no word of a command line",
+        f"args.{number}={shown}: a value of type {kind} is no word of a command line",
         hint="give texts, numbers or paths: the script gets their text as a word",
     )
 

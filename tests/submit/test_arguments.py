@@ -5,6 +5,7 @@ today, or refused by name.
 import inspect
 import string
 import warnings
+from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -115,6 +116,7 @@ def test_job_type_has_the_platform_s_names_and_the_refused_ones_say_why() -> Non
     st.lists(
         st.text(string.ascii_letters + "-=.", min_size=1)
         | st.integers()
+        | st.integers(min_value=10**400, max_value=10**1000)
         | st.floats(allow_nan=False, allow_infinity=False)
         | st.fractions()
         | st.builds(PurePosixPath, st.text(string.ascii_letters + "/", min_size=1)),
@@ -128,7 +130,12 @@ def test_numbers_and_paths_are_words_by_their_text(args: list[object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, False, float("nan"), float("inf"), ["--lr"], {"lr": 1}, b"x", object()]
+    "value",
+    [
+        *(None, True, False, float("nan"), float("inf"), ["--lr"], {"lr": 1}, b"x", object()),
+        *(10**5000, -(10**5000), Fraction(10**5000, 3)),
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_a_value_whose_word_would_be_a_guess_is_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match=r"args.1=.* is no word of a command line") as refused:
