@@ -62,15 +62,26 @@ def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
     if reading is None:
         return None
     both = _compared(fields, reading)
-    messages = [_shown(reading, both), *reading.notices]
     python = shutil.which(reading.python) if reading.python else None
     if reading.python and not python:
         raise InvalidRequest(f"there is no program {reading.python}")
+    if python:
+        python = os.path.abspath(python)
+        if local:
+            both["script"] = _by_path(both["script"], python)
+    messages = [_shown(reading, both), *reading.notices]
     if python and not local:
         messages.append(
             f"{python} is this machine's: on another one the script runs with its image's python"
         )
-    return ReadLine(both, os.path.abspath(python) if python else None, messages)
+    return ReadLine(both, python, messages)
+
+
+def _by_path(script: str, python: str) -> str:
+    """The script with this interpreter in the place of `python`, which is another one in the shell
+    that submits: `uv run -m pkg.train`."""
+    program, space, rest = script.partition(" ")
+    return f"{shlex.quote(python)}{space}{rest}" if program in ("python", "python3") else script
 
 
 def refuse_file(path: str, text: str, values: object = None) -> None:

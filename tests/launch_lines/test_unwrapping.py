@@ -2,7 +2,9 @@
 
 import itertools
 import shlex
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +162,34 @@ def test_the_interpreter_is_that_of_the_project() -> None:
     nowhere = read(["poetry", "run", "python", "t.py"], Machine())
     assert nowhere is not None
     assert "there is no .venv here" in nowhere.notices[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "uv run -m pkg.mod --x 1",
+        "uv run python -O t.py",
+        "uv run python3 -m pkg.mod",
+        "uv run torchrun --nproc_per_node 2 -m pkg.mod",
+        "poetry run accelerate launch --num_processes 2 -m pkg.mod",
+        "uv run torchrun --no-python python t.py",
+    ],
+)
+def test_the_interpreter_of_the_project_runs_modules_too(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    found = launcher_line.read({"script": text}, local=True)
+    assert found is not None
+    assert found.fields["script"].split()[0] == found.python == str(python)
+    again = launcher_line.read(found.fields, local=True)
+    assert again is None or again.python == str(python)
+    elsewhere = launcher_line.read({"script": text}, local=False)
+    assert elsewhere is not None
+    assert elsewhere.fields["script"].split()[0] in ("python", "python3")
 
 
 UNREAD = (
