@@ -111,6 +111,8 @@ class Report(_Always, total=False):
     """The files that were kept, of jobs that keep outputs."""
     last_lines: List[str]
     """Lines that a failed setup or preflight has printed."""
+    notes: List[str]
+    """Sentences for the job's events."""
     stacks: List[ProcessReport]
     """Processes of silent ranks before their stop."""
 

@@ -4,8 +4,8 @@ in a pod.
     launcher                    one worker, from its plan to its report
     preparation, requirements   the conditions of a start
     rank_watch                  watches the running ranks; begins what the next three lines name
-    usage, quiet_ranks, stillness
-                                what the ranks use, and which of them do nothing
+    usage, quiet_ranks, stillness, lone_groups
+                                what the ranks use, which of them do nothing, and which train alone
     line_metrics, metric_files, event_files, trainer_status
                                 metrics that scripts print, write and post
     stacks                      the stacks of the ranks, on request

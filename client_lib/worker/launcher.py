@@ -103,6 +103,7 @@ class Launcher:
         self._drain_since: Optional[float] = None
         self._kills_before = MemoryKills(0, 0)  # before the ranks
         self._last_lines: List[str] = []  # of the command that failed before the ranks
+        self._notes: List[str] = []
         self._outputs: Optional[Collector] = None
         self._sessions: Optional[Sessions] = None
 
@@ -131,12 +132,18 @@ class Launcher:
             self._log,
             self._ranks,
             self._control,
+            self._note,
         )
         self._loop.call_later(0.0, self._preparation.start)
         self._loop.call_later(_ABANDONED_S, self._end_if_abandoned)
         self._loop.run()
         self._control.close()
         give_up_reserve(self._directory.reserve)
+
+    def _note(self, text: str) -> None:
+        """Log a message now, and report it for the job's events."""
+        self._log.add_message(text)
+        self._notes.append(text)
 
     def _become_ready(self, plan: WorkerPlan, processes: List[Process]) -> None:
         self._plan = plan
@@ -436,6 +443,8 @@ class Launcher:
             content["outputs"] = self._outputs.report()
         if self._last_lines:
             content["last_lines"] = self._last_lines
+        if self._notes:
+            content["notes"] = self._notes
         if self._stacks:
             # here: loaded only where stacks were taken
             from client_lib.worker.stacks import within_bounds

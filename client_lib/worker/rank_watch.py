@@ -1,6 +1,6 @@
 """Watches the running ranks for their launcher: describes their machine, takes stacks on request,
-and starts the readers of metrics (`metric_files`), the samples of use (`usage`) and the search for
-quiet ranks (`quiet_ranks`).
+and starts the readers of metrics (`metric_files`), the samples of use (`usage`), and the searches
+for quiet ranks (`quiet_ranks`) and for trainings of one worker alone (`lone_groups`).
 
 Watching never ends a rank. If no file descriptor or process is available, a part of the watch is
 left out.
@@ -17,6 +17,7 @@ from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.rank_processes import Process, of_no_rank
 from client_lib.launcher_protocol.record import METRICS
 from client_lib.worker.hardware import describe
+from client_lib.worker.lone_groups import LoneGroups
 from client_lib.worker.loop import Loop
 from client_lib.worker.metric_files import MetricFiles
 from client_lib.worker.programs import runner_file
@@ -45,7 +46,9 @@ class RankWatch:
         log: WorkerLog,
         ranks: Ranks,
         peers: ControlServer,
+        note: Callable[[str], None],
     ) -> None:
+        """`note` gets a sentence for the job's events."""
         self._plan = plan
         self._directory = directory
         self._system = system
@@ -53,6 +56,7 @@ class RankWatch:
         self._log = log
         self._ranks = ranks
         self._peers = peers
+        self._note = note
         self._stacks: Optional[StackTaker] = None
         self._quiet: Optional[QuietRanks] = None
         self._metric_files: Optional[MetricFiles] = None
@@ -64,6 +68,8 @@ class RankWatch:
         if self._plan.observe:
             begun = time.monotonic()
             self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
+        if self._plan.observe and self._plan.n_workers > 1 and not self._plan.has_agent:
+            LoneGroups(self._loop, self._ranks.pids, self._plan, self._note)
 
     def finish(self) -> None:
         """The ranks have ended."""

@@ -257,6 +257,22 @@ def quiet(workers: Sequence[WorkerStatus]) -> Quiet:
     return tuple(each for worker in workers for each in worker.quiet)
 
 
+_NOTES_MAX = 8
+"""Largest number of sentences that are taken from the report of one worker."""
+_NOTE_MAX = 500
+"""Longest sentence, in characters."""
+
+
+def notes(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
+    """The sentences that the workers report for the job's events."""
+    return tuple(
+        note[:_NOTE_MAX]
+        for worker in workers
+        if worker.report
+        for note in worker.report.get("notes", [])[:_NOTES_MAX]
+    )
+
+
 _LINES_MAX = 30
 """Largest number of places that are kept: they are part of the job's record."""
 _LINE_MAX = 300

@@ -90,6 +90,7 @@ class WorkerReport(_Strict):
     log_end_offset: _Number
     outputs: KeptOutputs = KeptOutputs()
     last_lines: list[str] = []
+    notes: list[str] = []
 
 
 def parse(text: bytes | str) -> Report:

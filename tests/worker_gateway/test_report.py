@@ -22,6 +22,7 @@ from server_stub.runtimes.verdict import (
     WorkerStatus,
     ended_at,
     last_stacks,
+    notes,
     started_at,
     verdict,
 )
@@ -54,6 +55,7 @@ WHOLE: dict[str, Any] = {
         "left_out": [{"path": "a", "size": 3, "why": "b"}],
         "left_out_count": 2,
     },
+    "notes": ["rank 0 trains alone"],
     "stacks": [
         {
             "rank": 0,
@@ -131,7 +133,8 @@ def test_a_report_is_refused_or_every_reader_goes_on(
     assert last_stacks(workers)
     for worker in workers:
         assert worker.info().model_dump_json()
-    assert all(isinstance(note, str) for note in outputs.notes(worker.report for worker in workers))
+    said = (*notes(workers), *outputs.notes(worker.report for worker in workers))
+    assert all(isinstance(note, str) for note in said)
 
 
 @pytest.mark.parametrize(

@@ -492,7 +492,12 @@ class Gang:
         reports = [worker.report for worker in seen.workers]
         conflicts = await asyncio.to_thread(outputs.conflict_notes, self._attempt.job_dir, reports)
         lost = ending.lost_lines(seen, self._workers.views())
-        notes = (*self._notes(seen, lost), *outputs.notes(reports), *conflicts)
+        notes = (
+            *self._notes(seen, lost),
+            *verdict.notes(seen.workers),
+            *outputs.notes(reports),
+            *conflicts,
+        )
         message = _joined(why.message, messages.lost_lines(lost, self._attempt.spec.n_workers))
         return replace(
             self._observation("ended", why.reason, message, seen.infos, notes),

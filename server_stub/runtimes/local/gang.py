@@ -386,7 +386,11 @@ class Gang:
             "ended",
             end.reason,
             end.message,
-            notes=(*outputs.notes(worker.report for worker in self._workers), *conflicts),
+            notes=(
+                *verdict.notes(self._workers),
+                *outputs.notes(worker.report for worker in self._workers),
+                *conflicts,
+            ),
             started_at=verdict.started_at(self._counted),
             ended_at=verdict.ended_at(self._workers) or datetime.now(timezone.utc),
             first_failing=end.first_failing,
