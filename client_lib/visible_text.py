@@ -50,6 +50,8 @@ _INVISIBLE = (
     (0xFFF9, 0xFFFB),  # annotations between lines
     (0xE0000, 0xE01EF),  # tags, selectors of variants from 17 on
 )
+_DELETE = "\x7f"
+"""The one control character of ASCII that JSON lets stand as it is."""
 _NUMBERED = ((0x80, 0x9F), *_INVISIBLE)
 _SHOWN = {
     **{code: chr(0x2400 + code) for code in range(0x20)},
@@ -57,9 +59,12 @@ _SHOWN = {
     **{code: f"<U+{code:04X}>" for first, last in _NUMBERED for code in range(first, last + 1)},
 }
 _IN_JSON = {
-    code: json.dumps(chr(code))[1:-1]
-    for first, last in ((0x7F, 0x7F), *_NUMBERED)
-    for code in range(first, last + 1)
+    ord(_DELETE): "\\u007f",
+    **{
+        code: json.dumps(chr(code))[1:-1]
+        for first, last in _NUMBERED
+        for code in range(first, last + 1)
+    },
 }
 _IN_LINES = {code: shown for code, shown in _SHOWN.items() if code != ord("\t")}
 _IN_TEXTS = {code: shown for code, shown in _IN_LINES.items() if code != ord("\n")}
@@ -91,7 +96,7 @@ def for_terminal(line: str) -> str:
 
 def in_json(text: str) -> str:
     """The same JSON, in which what would not be seen is written as `\\u202e`."""
-    return text if text.isascii() else text.translate(_IN_JSON)
+    return text if text.isascii() and _DELETE not in text else text.translate(_IN_JSON)
 
 
 def cut(shown: str, columns: int) -> str:

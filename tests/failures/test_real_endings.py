@@ -36,7 +36,7 @@ ENDINGS = {
     "torch.zeros(2, 2) @ torch.zeros(2, 2).double()": "different dtypes",
     "os.environ['GLOO_SOCKET_IFNAME'] = 'eth7'; group()": "GLOO_SOCKET_IFNAME",
     "group(world_size=2)": "only 1 of 2",
-    "dist.init_process_group('gloo')": "submit `train.py` alone",
+    "dist.init_process_group('gloo')": "leave out `python`",
     "dist.all_reduce(torch.zeros(1))": "init_process_group() before",
     "list(torch.utils.data.DataLoader(Dies(), num_workers=1))": "num_workers=0",
     (
