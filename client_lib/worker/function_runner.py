@@ -98,6 +98,8 @@ def _names_for_spawned(file: Any) -> Dict[str, Any]:
 def _run(header: Dict[str, Any], file: Any) -> None:
     result = ResultFile(os.environ[_MARKER], int(os.environ["RANK"]))
     sys.argv = [header["name"]]
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_exception
     try:
         value = _load(header, file)()
     except CallRefused as refused:
@@ -243,6 +245,21 @@ def _bind(needs: Dict[str, Any]) -> Any:
 # --- the result
 
 
+def _without_our_frames(error: BaseException, trace: Any) -> str:
+    """The traceback of the exception, from the function on."""
+    import traceback
+
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _print_exception(_kind: Any, error: BaseException, trace: Any) -> None:
+    """Print an exception that nothing has caught. The interpreter's own function knows the lines of
+    a notebook's cell from Python 3.13 on."""
+    sys.stderr.write(_without_our_frames(error, trace))
+
+
 class _TooLarge(Exception):
     pass
 
@@ -294,13 +311,7 @@ class ResultFile:
         self.write(kind, sentence)
 
     def write_raised(self, error: BaseException) -> None:
-        import traceback
-
-        trace = error.__traceback__
-        # our frames come first
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        text = "".join(traceback.format_exception(type(error), error, trace))
+        text = _without_our_frames(error, error.__traceback__)
         try:
             self.write(RAISED, text, error)
         except Exception:  # noqa: BLE001  (pickling runs the code of any class; the text remains)

@@ -1,6 +1,8 @@
 """Functions as jobs, end to end: real jobs of a real server, from the call to what comes back."""
 
 import functools
+import io
+import linecache
 import os
 import subprocess
 import sys
@@ -123,6 +125,39 @@ def test_what_a_function_raises_comes_back_as_itself_with_the_remote_traceback(
     assert job.state is State.FAILED
     with pytest.raises(JobFailed, match="rank 1 on worker 1"):
         job.wait()
+
+
+CELL = """
+def bad():
+    learning_rate = {}
+    return learning_rate["first"]
+"""
+CELL_NAME = "<ipython-input-7-0123456789ab>"
+
+
+@pytest.mark.parametrize("runner", ["1", "0"], ids=["rank runner", "python alone"])
+def test_a_traceback_of_a_cell_s_function_has_its_lines_and_no_frame_of_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, runner: str
+) -> None:
+    """In the exception, in the log, and in the failure that the job's status shows."""
+    monkeypatch.setitem(
+        linecache.cache, CELL_NAME, (len(CELL), None, CELL.splitlines(keepends=True), CELL_NAME)
+    )
+    names: dict[str, Callable[[], object]] = {}
+    exec(compile(CELL, CELL_NAME, "exec"), names)
+    job = Job(script=names["bad"], env_variables={"CLIENT_LIB_RANK_RUNNER": runner})
+    job.submit()
+    with pytest.raises(KeyError) as raised:
+        job.result(timeout=60)
+    cause = raised.value.__cause__
+    assert isinstance(cause, JobFailed)
+    failure = job.info().failure
+    assert failure
+    log = io.StringIO()
+    job.logs(rank=0, file=log)
+    for text in (cause.message, log.getvalue(), failure.traceback or ""):
+        assert f'File "{CELL_NAME}", line 4, in bad\n    return learning_rate["first"]\n' in text
+        assert "function_runner" not in text
 
 
 def test_an_exception_that_can_t_be_rebuilt_is_a_remote_error_with_the_same_text(

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 HIDDEN: list[dict[str, Any]] = []
 """Globals of the modules whose frames are removed. In the joined file all modules have the same
 globals."""
+HIDDEN_FILES: list[str] = []
+"""Files whose frames are removed, too."""
 
 
 def remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
@@ -35,4 +37,6 @@ def remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
 
 
 def _is_hidden(entry: TracebackType) -> bool:
-    return any(entry.tb_frame.f_globals is names for names in HIDDEN)
+    frame = entry.tb_frame
+    is_file = frame.f_code.co_filename in HIDDEN_FILES
+    return is_file or any(frame.f_globals is names for names in HIDDEN)

@@ -7,7 +7,7 @@ import sys
 
 from client_lib.worker.rank_runner.answers import begin
 from client_lib.worker.rank_runner.error_file import write_error_file
-from client_lib.worker.rank_runner.frames import HIDDEN, remove_our_frames
+from client_lib.worker.rank_runner.frames import HIDDEN, HIDDEN_FILES, remove_our_frames
 from client_lib.worker.rank_runner.hooks import hook_imports
 from client_lib.worker.rank_runner.pipes import bring_own_output
 from client_lib.worker.rank_runner.teardown import INTERRUPTED, end
@@ -17,6 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
+
+_FUNCTION = "CLIENT_LIB_FUNCTION"
+"""Variable of a job whose script is function_runner.py, which calls the function of the user."""
 
 HIDDEN.append(globals())
 
@@ -72,6 +75,8 @@ def _main_module(own: Any, path: str) -> ModuleType:
 
 def _run(module: Any) -> int:
     """Run the script. Returns its exit status, or INTERRUPTED."""
+    if _FUNCTION in os.environ:
+        HIDDEN_FILES.append(module.__file__)
     try:
         with open(module.__file__, "rb") as file:
             source = file.read()
