@@ -39,12 +39,9 @@ class WholeLines(Generic[S, F, AnyStr]):
         if begun is not None:
             facts = begun[0]
             text = self._joined(source) + text
-        if kind == GOES_ON:
-            return [(facts, kind, text)]
-        completed = self._last_progress(source)
-        if kind == LINE:
-            completed.append((facts, kind, text))
-            return completed
+        before = self._last_progress(source)
+        if kind != PROGRESS:
+            return [*before, (facts, kind, text)]
         if len(text) > self._room:
             return [(facts, kind, text)]
         self._room -= len(text)
