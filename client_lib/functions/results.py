@@ -22,7 +22,10 @@ from client_lib.spec.wire import JobInfo
 from client_lib.transport.api import Api
 from client_lib.worker.function_runner import RAISED, REFUSED, VALUE, difference, here
 
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACKS = (
+    "Traceback (most recent call last):",
+    "  + Exception Group Traceback (most recent call last):",
+)
 _LINES = 20
 
 
@@ -63,7 +66,7 @@ class Outcome:
         if header["outcome"] != RAISED:
             return ended
         message = f"rank {rank} of job {self.info.name} raised\n\n{header['text'].rstrip()}"
-        before = [*takewhile(lambda line: line != _TRACEBACK, failure.last_lines)][-_LINES:]
+        before = [*takewhile(lambda line: line not in _TRACEBACKS, failure.last_lines)][-_LINES:]
         if before:
             message += "\n\nIts last lines before that:\n" + "\n".join(
                 f"    {line}" for line in before

@@ -1,5 +1,6 @@
 """Functions as jobs, end to end: real jobs of a real server, from the call to what comes back."""
 
+import builtins
 import functools
 import io
 import linecache
@@ -173,6 +174,19 @@ def test_an_exception_that_can_t_be_rebuilt_is_a_remote_error_with_the_same_text
     with pytest.raises(RemoteError, match="Odd: 1 and 2") as raised:
         result_of(fail)
     assert "Odd: 1 and 2</b>" in (raised.value._repr_html_() or "")  # the card of a notebook
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no groups of exceptions")
+def test_the_traceback_of_a_group_is_told_once(folder: Path) -> None:
+    def fail() -> None:
+        print("about to fail")
+        raise vars(builtins)["ExceptionGroup"]("several", [ValueError("one"), KeyError("two")])
+
+    with pytest.raises(Exception, match="several") as raised:
+        result_of(fail)
+    told = str(raised.value.__cause__)
+    assert told.count("ValueError: one") == 1
+    assert "Its last lines before that:\n    about to fail" in told
 
 
 def test_a_class_of_main_is_the_same_class_when_it_comes_back(script: Script) -> None:
