@@ -633,9 +633,11 @@ class Job(Generic[R]):
         stream: Streams = None,
         attempt: int | None = None,
     ) -> Iterator[LogEntry]:
-        """The lines with their time, worker, rank, stream and so on; filters as in `logs`.
+        """The lines with their time, worker, rank, stream and so on, at once; filters as in `logs`.
 
-        All streams are included, also `launcher`: messages of the launcher about the job.
+        A line that has no end yet, or is long, comes in several entries, and a progress bar in one
+        for each state: see `LogEntry.kind`. `log_lines` gives whole lines. All streams are
+        included, also `launcher`: messages of the launcher about the job.
         """
         from client_lib.log_reading import reader
 
