@@ -39,9 +39,10 @@ class WholeLines(Generic[S, F, AnyStr]):
         if begun is not None:
             facts = begun[0]
             text = self._joined(source) + text
-        before = self._last_progress(source)
+        completed = self._last_progress(source)
         if kind != PROGRESS:
-            return [*before, (facts, kind, text)]
+            completed.append((facts, kind, text))
+            return completed
         if len(text) > self._room:
             return [(facts, kind, text)]
         self._room -= len(text)
