@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import resource
 import time
 from collections import defaultdict
@@ -63,6 +64,11 @@ BODY_S = 30.0  # time that all pauses of a body may last, and more by its size:
 BODY_RATE = 10_000  # bytes per second; a slow uplink has ten times as much
 _LINGER_BYTES = 32 * 2**20
 _LINGER_S = 2.0
+
+_WORKER = f"{paths.JOBS}/[^/]+/attempts/[^/]+/workers/[^/]+"
+# whole paths: the path of an output ends with a name that its job has chosen
+_FILE = re.compile(f"{paths.SNAPSHOTS}/[^/]+|{_WORKER}/results/[^/]+")
+_SESSION = re.compile(f"(?:{paths.JOBS}/[^/]+|{_WORKER})/sessions/[^/]+")
 
 log = logging.getLogger(__name__)
 
@@ -261,9 +267,8 @@ class Guard:
     async def _checked(self, scope: Scope, receive: Receive) -> _Body:
         """The body with its bounds. Raises TooLarge."""
         headers = scope["headers"]
-        is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
-        is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
-        is_passed_on = scope["method"] == "PUT" and "/sessions/" in scope["path"]
+        is_file = _FILE.fullmatch(scope["path"]) is not None
+        is_passed_on = scope["method"] == "PUT" and _SESSION.fullmatch(scope["path"]) is not None
         if self.authenticate is not None and not ("user" in scope or "attempt" in scope):
             bound = STRANGERS_BODY_BYTES
         elif is_file:

@@ -15,6 +15,7 @@ import requests
 
 from client_lib.spec import paths
 from client_lib.worker.pod.settings import PodFiles, read_settings
+from server_stub.http.limits import MAX_BODY_BYTES
 from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start, free_port, sites
 
@@ -88,6 +89,13 @@ def test_who_says_it_wrong_is_told_how(
 ) -> None:
     answer = speak(**given)
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+
+
+@pytest.mark.parametrize("name", ["a/b", "sessions/b", "a/sessions/b", "results/0", "a/results/0"])
+def test_no_name_of_an_output_lifts_the_bound_of_a_body(speak: Speaker, name: str) -> None:
+    pieces = iter([b"x" * 2**20] * (MAX_BODY_BYTES // 2**20 + 1))  # without a Content-Length
+    answer = speak(what=f"/outputs/{name}?size={2**25}&sha256={64 * '0'}", body=pieces)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large"), answer.text
 
 
 def test_the_token_of_one_job_opens_no_other_and_no_users_path(
