@@ -8,6 +8,7 @@ STOP_GRACE_S. Workers keep running.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -15,6 +16,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -54,6 +56,10 @@ BACKLOG = 2048
 STOP_GRACE_S = 5
 SERVER_LOG_BYTES = 32 * 2**20  # size of server.log at which a new file begins; one old file is kept
 _MACOS_OPEN_FILES = 10240  # OPEN_MAX
+_M_MMAP_THRESHOLD = -3
+"""A parameter of `mallopt` (malloc.h)."""
+_LARGE_BLOCK = 256 * 1024
+"""Twice the first value of glibc: the heap still has what is made and freed all the time."""
 _IDLE_LOOKS = 20  # checks for idleness within idle_exit_s
 _LOOK_S = 2.0  # between two looks at the machine, and at the database
 
@@ -67,6 +73,7 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
     can't be used.
     """
     _raise_open_files()
+    keep_large_blocks_apart()
     server_files.prepare(settings.state_dir, settings.data_dir)
     facts = server_files.facts(__version__, settings.data_dir)
     with (
@@ -95,6 +102,14 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError):  # macOS has a lower bound than its hard limit says
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _MACOS_OPEN_FILES), hard))
+
+
+def keep_large_blocks_apart() -> None:
+    """Have blocks of _LARGE_BLOCK bytes and more, such as bodies of requests, leave the memory of
+    this process as soon as they are freed. By default glibc takes blocks of up to 32 MB from its
+    heap once it has freed one of that size, and one small object above them keeps them all."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 async def _run(

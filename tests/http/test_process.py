@@ -407,3 +407,29 @@ def test_a_start_at_head_loads_no_migrations(start: Start) -> None:
     }
     assert "fastapi" in loaded
     assert not loaded & {"alembic", "kubernetes", "websockets", "torch", "requests"}
+
+
+FREES = """
+from pathlib import Path
+from server_stub.serve import keep_large_blocks_apart
+
+def resident_mib():
+    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
+
+keep_large_blocks_apart()
+size = 2**24
+b"x" * size
+before = resident_mib()
+large, small = [], []
+for number in range(8):
+    large.append(b"x" * (size - number))
+    small += [bytes(3000 + number) for _ in range(300)]
+del large
+print(resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_large_blocks_that_are_freed_leave_the_process() -> None:
+    ran = subprocess.run([sys.executable, "-c", FREES], capture_output=True, text=True, check=True)
+    assert float(ran.stdout) < 16
