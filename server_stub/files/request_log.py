@@ -51,10 +51,11 @@ class Heading(NamedTuple):
     `replaces`: a mapping, which may be damaged."""
 
     def above(self, request: bytes) -> bytes:
-        heading = self._replace(length=len(request))._asdict()
+        """The record of a request."""
+        heading = self._replace(length=len(request) + 1)._asdict()
         if self.group is None:  # an earlier version refuses a field that it does not know
             del heading["group"]
-        return b"%s%s\n%s" % (_MARK, json.dumps(heading).encode(), request)
+        return b"%s%s\n%s\n" % (_MARK, json.dumps(heading).encode(), request)
 
 
 _PARSER = TypeAdapter(Heading)
@@ -125,7 +126,7 @@ class RequestLog:
         places = [
             Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)
         ]
-        rest = memoryview(b"".join(records))
+        rest = memoryview(records[0] if len(records) == 1 else b"".join(records))
         try:
             while rest:  # a disk that fills up may write a part; the next write then raises
                 written = os.pwrite(self._file, rest, self._end)

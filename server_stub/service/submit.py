@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from client_lib.errors import (
     ClientLibError,
@@ -58,6 +58,7 @@ from server_stub.users import User
 
 _Run = tuple[Membership, SubmitRequest]
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
+_STORED = TypeAdapter(SubmitRequest)
 _INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
 _NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
 
@@ -427,7 +428,8 @@ class Submits:
 
 
 def _stored_text(request: SubmitRequest) -> bytes:
-    return request.model_dump_json(exclude={"code": {"proof"}}).encode()
+    # not model_dump_json, which makes a str of it: a request may have 16 MB
+    return _STORED.dump_json(request, exclude={"code": {"proof"}})
 
 
 def _new_job(
@@ -442,9 +444,7 @@ def _new_job(
         heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
     # an index can't hold a longer path: the next job of this script needs a proof too
     known = script_path if script_path and len(script_path.encode()) <= _INDEXED_BYTES else None
-    return NewJob(
-        row_of(info, script_path=known), info.spec.labels, key, heading.above(sent + b"\n")
-    )
+    return NewJob(row_of(info, script_path=known), info.spec.labels, key, heading.above(sent))
 
 
 def _again(

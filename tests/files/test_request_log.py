@@ -119,7 +119,7 @@ def test_a_record_that_was_written_in_part_hides_none_after_it(
     log = RequestLog(tmp_path)
     log.open()
     first, cut, last = (
-        Heading(letter * 32, "anna", letter, "2026-11-27T00:00:00+00:00").above(b"{}\n")
+        Heading(letter * 32, "anna", letter, "2026-11-27T00:00:00+00:00").above(b"{}")
         for letter in "abc"
     )
     log.append(first)
@@ -144,7 +144,7 @@ def test_a_heading_of_other_types_is_left_out(tmp_path: Path, damage: dict[str, 
         Heading("a" * 32, "anna", "train", "2026-11-27T00:00:00+00:00"),
     )
     log.open()
-    heading, _ = whole.above(b"{}\n").split(b"\n", 1)
+    heading, _ = whole.above(b"{}").split(b"\n", 1)
     damaged = b"#job " + json.dumps(json.loads(heading[5:]) | damage).encode() + b"\n{}\n"
-    log.append(damaged, whole.above(b"{}\n"))
+    log.append(damaged, whole.above(b"{}"))
     assert [found._replace(length=0) for found, _ in log.headings()] == [whole]
