@@ -30,6 +30,9 @@ _WORKERS = "workers"
 _thread = ThreadPoolExecutor(1, "large-body")
 """One thread: several would share the time of one core with the event loop."""
 
+_DROPPED = b"{}"
+"""Stands for a body that is validated."""
+
 
 class BodyRoute(APIRoute):
     """A route of which large bodies are handled in turns."""
@@ -40,13 +43,16 @@ class BodyRoute(APIRoute):
             return handle
 
         async def handle_in_turn(request: Request) -> Response:
-            body = await request.body()
-            if len(body) <= SMALL_BODY_BYTES:
-                return await handle(request)
+            received = _Received(request, await _whole(request))
+            if len(received.whole) <= SMALL_BODY_BYTES:
+                return await handle(received)
             parts = await context(request)
             async with parts.large_requests.of(_sender(request.scope)):
-                order = await finished(_thread.submit(self._validated, body))
-                return await handle(_Validated(request, body, order))
+                order = await finished(_thread.submit(self._validated, received.whole))
+                # a handler without the request can't read the body again
+                kept = received.whole if self.dependant.request_param_name else _DROPPED
+                del received
+                return await handle(_Validated(request, kept, order))
 
         return handle_in_turn
 
@@ -72,19 +78,32 @@ class BodyRoute(APIRoute):
         return order
 
 
-class _Validated(Request):
+async def _whole(request: Request) -> bytes:
+    """The body, of which the request keeps no copy, as `Request.body` does."""
+    return b"".join([piece async for piece in request.stream()])
+
+
+class _Received(Request):
+    """A request whose body was read."""
+
+    def __init__(self, request: Request, whole: bytes) -> None:
+        super().__init__(request.scope, request.receive)
+        self.whole = whole
+
+    async def body(self) -> bytes:
+        return self.whole
+
+
+class _Validated(_Received):
     """A request whose body is validated already: FastAPI takes the model from `json` and finds it
     valid at once."""
 
-    def __init__(self, request: Request, body: bytes, order: Any) -> None:
+    def __init__(self, request: Request, whole: bytes, order: Any) -> None:
+        super().__init__(request, whole)
         headers = MutableHeaders(raw=list(request.scope["headers"]))
         headers["content-type"] = "application/json"
-        super().__init__({**request.scope, "headers": headers.raw}, request.receive)
-        self._whole = body
+        self.scope = {**request.scope, "headers": headers.raw}
         self._order = order
-
-    async def body(self) -> bytes:
-        return self._whole
 
     async def json(self) -> Any:
         return self._order
