@@ -5,7 +5,7 @@ import asyncio
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import Directory, give_up_reserve, renew, take_reserve
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.reasons import START_FAILED, reason_of
+from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Failure, WorkerInfo
 from server_stub.files import outputs
@@ -156,6 +157,10 @@ class Gang:
                 )
             )
             return
+        # up to 16 MB, which would stay as long as the attempt runs; its plan is on disk
+        del plans
+        submitter = replaced(self.attempt.submitter, environment={})
+        self.attempt = replace(self.attempt, submitter=submitter)
         await self._run(self._launchers)
 
     async def adopt(self, boot_id: str) -> None:
