@@ -32,6 +32,7 @@ from client_lib.launcher_protocol.plan import WorkerPlan, from_json
 from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.launcher_protocol.reasons import CANCELLED, START_FAILED, CannotStart
 from client_lib.launcher_protocol.report import ProcessReport
+from client_lib.launcher_protocol.termination import shortened
 from client_lib.worker import rank_end
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.memory import MemoryKills, memory_kills
@@ -58,6 +59,7 @@ _ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in
 _STILL_S = 10.0
 _STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of the stacks in the report
+_EXCEPTION_MAX = 200  # characters of an exception in a note
 _ABANDONED_S = 2.0  # how often a worker checks that its directory still exists
 # so many checks in a row must find no directory: one on a network may be away for some seconds
 _ABANDONED_CHECKS = 4
@@ -395,9 +397,25 @@ class Launcher:
             self._finish()
 
     def _finish(self) -> None:
+        self._note_tracebacks()
         self._watch.finish()
         self._log.finish()
         self._report()
+
+    def _note_tracebacks(self) -> None:
+        """Note a traceback that ends the output of a command which has succeeded: a shell may hide
+        the failure of a program, which may also have logged an exception that it handled."""
+        if self._plan.python is not None or self._is_stopped:
+            return
+        for exit in self._ranks.exits:
+            lines = self._log.printed_by(exit.rank).lines
+            found = rank_end.exception_at_the_end(lines) if exit.exit_code == 0 else None
+            if found is not None:
+                self._note(
+                    "rank %d ended with exit code 0, and its output ends with a traceback, of %s "
+                    "(a shell gives the code of the last command of a pipe, unless it runs "
+                    "`set -o pipefail`)" % (exit.rank, shortened(found, _EXCEPTION_MAX))
+                )
 
     def _report(self) -> None:
         """Write the report, the last step. A full disk delays it."""

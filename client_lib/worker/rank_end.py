@@ -78,6 +78,16 @@ def _raised(exit: Exit, error_file: str, printed: Printed) -> Raised:
     return Raised()
 
 
+def exception_at_the_end(streams: Sequence[List[str]]) -> Optional[str]:
+    """The exception of a traceback with which a stream ends; None: there is none."""
+    for stream in reversed(streams):
+        lines = [_TORCHS_MARK.sub("", line) for line in stream]
+        found = exception_of_lines(lines).exception
+        if found is not None and found in lines[-_NOTHING_AFTER:]:
+            return found
+    return None
+
+
 def last_lines(lines: Sequence[List[str]]) -> List[str]:
     """The last lines of a process, stderr's at the end: it has the error, and a chatty
     stdout must not push it out.

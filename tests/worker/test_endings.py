@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -470,3 +471,44 @@ def test_a_left_over_process_of_another_user_does_not_hold_the_report(worker: Ma
     one = worker("import subprocess; subprocess.Popen(['sleep', '100'], user=65534)")
     report = one.start(without_kill).go().report()
     assert (report["reason"], len(one.left_over())) == ("Completed", 1)
+
+
+HIDES = "{python} {script} 2>&1 | tee out.txt"
+RAISES = "raise ValueError('no data')"
+
+
+def shell(worker: Make, script: str, line: str) -> Worker:
+    made = worker(script, type="binary", python=None)
+    command = line.format(python=sys.executable, script=made.script)
+    made.give(made.plan._replace(command=["bash", "-c", command]))
+    return made
+
+
+@pytest.mark.parametrize("line", [HIDES, "{python} {script}; echo done"], ids=["pipe", "sequence"])
+def test_a_traceback_that_a_shell_hides_is_told(worker: Make, line: str) -> None:
+    one = shell(worker, RAISES, line)
+    report = one.run()
+    assert report["reason"] == "Completed"
+    (note,) = report["notes"]
+    assert "rank 0 ended with exit code 0" in note
+    assert "a traceback, of ValueError: no data" in note
+    assert note in one.lines("launcher", rank=None)
+
+
+def test_a_logged_exception_after_which_the_command_goes_on_is_not_told(worker: Make) -> None:
+    script = """
+        import logging
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            logging.exception("skipped")
+        for step in range(10):
+            logging.warning("step %d", step)
+    """
+    assert "notes" not in shell(worker, script, HIDES).run()
+
+
+def test_a_traceback_of_a_command_that_fails_is_told_once(worker: Make) -> None:
+    report = shell(worker, RAISES, "{python} {script}").run()
+    assert report["ranks"][0]["exception"] == "ValueError: no data"
+    assert "notes" not in report
