@@ -150,6 +150,11 @@ def _started(words: Sequence[str]) -> _Started:
     return _Started(options, None, rest)
 
 
+def is_python(program: str) -> bool:
+    """True for the name of an interpreter, which is the `launcher` of its line."""
+    return bool(_PYTHON.fullmatch(program))
+
+
 def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     """`python train.py` and `python -m package.module`: one process per GPU, as with a script
     alone. The only process of a job gets no variables of ranks, as in a shell.

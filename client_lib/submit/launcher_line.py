@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from client_lib.errors import InvalidRequest
@@ -39,10 +40,12 @@ class ReadLine(NamedTuple):
     """Sentences for the user about the reading."""
 
 
-def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
+def read(fields: Mapping[str, Any], *, local: bool, in_shell: bool = True) -> ReadLine | None:
     """Read the launcher's line in `fields["script"]` and `fields["args"]`; None: there is none.
     With a type of `binary` the launcher itself is the command. To read the result again changes
     nothing. `fields`: the given fields of the job. `local`: workers run on this machine.
+    `in_shell`: the line was typed in a shell, where a lone `python` has no variables of ranks; the
+    platform's `Job(script="python ...")` has them.
 
     Raises InvalidRequest or NotSupported: the line can't be read, or it contradicts the options.
     """
@@ -61,6 +64,8 @@ def read(fields: Mapping[str, Any], *, local: bool) -> ReadLine | None:
     reading = launch_lines.read([*words, *fields.get("args", [])], machine, n_workers)
     if reading is None:
         return None
+    if not in_shell and launch_lines.is_python(reading.launcher):
+        reading = replace(reading, defaults={})
     both = _compared(fields, reading)
     python = shutil.which(reading.python) if reading.python else None
     if reading.python and not python:

@@ -90,7 +90,8 @@ def _without_launcher(
 ) -> tuple[JobSpec, str, str | None]:
     """Spec, script and interpreter after a launcher's line in the place of the script is read."""
     given = {name: getattr(spec, name) for name in spec.model_fields_set}
-    reading = launcher_line.read({**given, "script": script}, local=api.config.endpoint is None)
+    is_local = api.config.endpoint is None
+    reading = launcher_line.read({**given, "script": script}, local=is_local, in_shell=False)
     if reading is None:
         return spec, script, python
     read = arguments.checked_spec({**reading.fields, "log_file": spec.log_file})

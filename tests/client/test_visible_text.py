@@ -99,7 +99,7 @@ def test_an_error_is_text_that_does_nothing() -> None:
 )
 def test_a_text_of_megabytes_takes_a_moment(part: str) -> None:
     text = part * (2**18 // len(part)) + "\x1b]" + "x" * 2**20
-    begin = time.monotonic()
+    begin = time.thread_time()
     for form in FORMS:
         form(text)
-    assert time.monotonic() - begin < 5
+    assert time.thread_time() - begin < 10, "seconds of CPU, where a square would take hours"

@@ -299,7 +299,7 @@ def test_idle_it_ends_and_with_a_request_now_and_then_it_does_not(start: Start) 
         assert server.get(paths.INFO).ok
         time.sleep(0.2)
     assert server.process.wait(DEADLINE_S) == 0, server.output
-    assert "ending" in server.output
+    assert "stopping: no job and no request" in server.output
 
 
 def test_who_only_asks_whether_it_lives_does_not_keep_it_alive(start: Start) -> None:

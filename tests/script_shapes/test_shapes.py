@@ -4,14 +4,13 @@ launcher that it was written for.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.kit.processes import free_port
 
-from .conftest import LIMIT_S, MARKS, OURS, TORCHRUN, Shell, at_port
+from .conftest import MARKS, OURS, TORCHRUN, Shell, at_port
 
 pytestmark = MARKS
 
@@ -67,13 +66,3 @@ def test_lightning(shell: Shell) -> None:
     theirs = shell.of("python lightning_trained.py --devices 4")
     assert theirs.endswith("of 4 ranks")
     assert shell.of(f"{OURS} lightning_trained.py --devices 2 --num-nodes 2") == theirs
-
-
-def test_the_deepspeed_launcher_is_refused_with_the_way_out(shell: Shell) -> None:
-    refused = shell.start("client-lib submit deepspeed --hostfile hosts torchrun_env.py")
-    assert refused.ended(time.monotonic() + LIMIT_S)
-    assert refused.process.returncode == 5
-    assert (
-        "client-lib submit -N MACHINES --processes-per-worker PROCESSES torchrun_env.py"
-        in refused.printed[1]
-    )

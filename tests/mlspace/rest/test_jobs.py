@@ -126,6 +126,7 @@ def test_filters_by_status(server: Running, ann: Platform) -> None:
     words = ["Pending", "Running", "Completed", "Failed", "Deleted"]
     for name, word in zip(names, words, strict=True):
         until(ann, name, word.lower())
+    for name, word in zip(names, words, strict=True):
         assert ann.names(status=word) == [name]
     assert ann.names(status=["Pending", "Running"]) == [running, pending]
     assert ann.names(status="Succeeded") == [done]
