@@ -148,6 +148,9 @@ class Submits:
         fingerprinted = await asyncio.to_thread(fingerprint, order.request, order) if key else ""
         used = Key(user.name, key, fingerprinted) if key else None
         try:
+            # before the members are made: they take seconds, and up to 64 MiB
+            if await self._store.read(rows.names_taken, [user.name], [order.name]):
+                raise _taken(order.name, user)
             await asyncio.to_thread(self._check_group, order)
             admitted = await self._admit(user, order.request, False, order.name, len(order.members))
             new, jobs = await asyncio.to_thread(self._new_group, user, order, admitted, used)

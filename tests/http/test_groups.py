@@ -9,6 +9,7 @@ import requests
 
 from client_lib.spec import paths
 from client_lib.spec.states import Reason
+from server_stub.service.admission import MAX_SPEC_BYTES
 from tests.http.conftest import Api, Running
 from tests.kit.waiting import until
 
@@ -304,3 +305,10 @@ def test_a_group_goes_with_its_last_member(ann: Api, server: Running) -> None:
         ann("DELETE", paths.job(name), params={"force": "true"})
     until(lambda: ann("GET", paths.group("scan")).status_code == 404)
     assert submit(ann).status_code == 201, "its name is free"
+
+
+def test_the_name_of_a_group_is_checked_before_its_members_are_made(ann: Api) -> None:
+    large = [{"args": ["x" * 1000] * (MAX_SPEC_BYTES // 1000), "values": {}}]
+    assert submit(ann, members=large).status_code == 413
+    assert submit(ann).status_code == 201
+    assert submit(ann, members=large).status_code == 409
