@@ -53,6 +53,11 @@ def check_running(job: JobInfo, why: str) -> None:
         )
 
 
+PAGE_CHARACTERS = 8 * 2**20
+"""Characters of jobs at which a page of a list is full. 1000 usual jobs have 1.5 million, and the
+spec of one may have a million: the last job of the page may exceed the bound."""
+
+
 class Page(NamedTuple):
     """A page of the list, newest first."""
 
@@ -142,7 +147,8 @@ class JobLookup:
             await asyncio.wait({self._jobs.next_change(job.row.id)}, timeout=left)
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> Page:
-        """The jobs and groups that match; the user's own if the filters have no owners.
+        """The jobs and groups that match; the user's own if the filters have no owners. A page of
+        large jobs is shorter than `limit`.
 
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see
         the jobs of an owner.
@@ -161,10 +167,12 @@ class JobLookup:
             owner = next(iter(wanted.owners or ()), None)
             group = await self.group(user, wanted.group, owner)
             wanted = replace(wanted, group=group.id)
-        jobs = await self._store.read(rows.page, wanted, limit + 1, before)
+        jobs = await self._store.read(rows.page, wanted, limit + 1, before, enough=PAGE_CHARACTERS)
         groups = await self._store.read(group_rows.page, wanted, limit + 1, before)
         seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
         last = seqs[limit - 1] if len(seqs) > limit else None
+        if sum(len(row.info) for row in jobs) >= PAGE_CHARACTERS:
+            last = max(last or 0, jobs[-1].seq)
         least = last or 0
         return Page(
             jobs=[row for row in jobs if row.seq >= least],

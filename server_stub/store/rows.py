@@ -6,6 +6,7 @@ they must have no effect outside of it. Lists of jobs seek by index; only filter
 spec read all jobs of the owners.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -438,16 +439,18 @@ def key_used(connection: sa.Connection, key: Key) -> tuple[str, str] | None:
 
 def all_of(connection: sa.Connection, query: sa.Select[Any]) -> list[JobRow]:
     """The jobs that a query of all columns finds."""
-    found = []
-    for row in connection.execute(query):
+    return list(_each_of(connection.execute(query)))
+
+
+def _each_of(result: sa.CursorResult[Any]) -> Iterator[JobRow]:
+    for row in result:
         values: dict[str, Any] = {
             key: value.decode(errors="replace") if isinstance(value, bytes) else value
             # a damaged row of SQLite may hold bytes in place of a text
             for key, value in row._mapping.items()
         }
         place = Place(*(values.pop(name) for name in Place._fields))
-        found.append(JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place}))
-    return found
+        yield JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place})
 
 
 def _job_values(row: JobRow) -> dict[str, Any]:
@@ -487,14 +490,25 @@ def page(
     limit: int,
     before: int | None = None,
     offset: int = 0,
+    enough: float = math.inf,
 ) -> list[JobRow]:
-    """At most `limit` jobs, newest first, older than seq `before`, without
-    the first `offset` of them.
+    """At most `limit` jobs, newest first, older than seq `before`, without the first `offset` of
+    them. The job whose `info` makes `enough` characters with those before is the last one.
     """
     query = sa.select(jobs).where(*_conditions(connection, wanted))
     if before is not None:
         query = query.where(jobs.c.seq < before)
-    return all_of(connection, query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset))
+    query = query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
+    found = []
+    size = 0
+    # psycopg reads the whole result into memory if it is not streamed
+    with connection.execute(query.execution_options(stream_results=True)) as result:
+        for row in _each_of(result):
+            found.append(row)
+            size += len(row.info)
+            if size >= enough:
+                break
+    return found
 
 
 def search(

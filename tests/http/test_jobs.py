@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from client_lib import Client
 from client_lib.spec import paths
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo, JobPage, Manifest
 from server_stub.app import openapi, rest_api
 from tests.http.conftest import Api, Running
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 
 
@@ -102,6 +104,16 @@ def test_a_page_holds_the_newest_first_and_leads_to_the_next(ann: Api) -> None:
         "job-0",
     ]
     assert rest.json()["next_cursor"] is None
+
+
+def test_a_page_of_large_jobs_is_shorter_and_the_client_reads_all(ann: Api, bounds: Bounds) -> None:
+    bounds("server_stub.service.lookup", PAGE_CHARACTERS=20_000)
+    names = [f"large-{number}" for number in range(7)]
+    for name in names:
+        assert ann.submit(name=name, args=["x" * 9000]).status_code == 201
+    page = ann("GET", paths.JOBS, params={"limit": 7}).json()
+    assert [job["name"] for job in page["jobs"]] == ["large-6", "large-5"]
+    assert [job.name for job in Client(ann.url, ann.token).list_jobs()] == names[::-1]
 
 
 def test_a_list_is_narrowed_by_name_label_and_state(ann: Api) -> None:
