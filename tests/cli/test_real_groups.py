@@ -53,7 +53,7 @@ def test_a_group_is_submitted_followed_listed_read_and_removed_by_its_name(
         "real-a-0",
     ]
     assert "2/2 SUCCEEDED" in cli("status", "real-a").stdout
-    for command in ("explain", "metrics", "stacks", "ui", "status --events", "code", "download"):
+    for command in ("explain", "metrics", "stacks", "status --events", "code", "download"):
         refused = cli(*command.split(), "real-a")
         assert refused.returncode == 2, command
         assert (

@@ -37,6 +37,11 @@ def test_a_link_leads_to_a_job(server: Running) -> None:
     )
 
 
+def test_a_link_leads_to_a_group(server: Running) -> None:
+    entered = Visitor(server.url).get(login_path(server, "ann") + "&group=ann/a%26b")
+    assert 'content="0;url=./?open=ann%2Fa%26b"' in entered.text
+
+
 def test_a_token_in_the_form_logs_in(server: Running) -> None:
     visitor = Visitor(server.url)
     wrong = visitor.post("/login", {"token": "clt_wrong"})

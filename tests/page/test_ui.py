@@ -12,6 +12,7 @@ import requests
 
 from client_lib.cli import app
 from tests.http.conftest import DEADLINE_S, Running
+from tests.http.test_groups import submit as submit_group
 from tests.page.conftest import Visitor, login_path, new_job
 
 Run = Callable[..., tuple[int, str, str]]
@@ -49,6 +50,12 @@ def test_the_command_leads_to_a_job_by_the_beginning_of_its_name(server: Running
     )
     assert 'content="0;url=jobs/train-x7k2m"' in requests.get(link["url"], timeout=DEADLINE_S).text
     assert ui("other")[0] != 0
+
+
+def test_the_command_leads_to_the_list_with_a_group_unfolded(server: Running, ui: Run) -> None:
+    assert submit_group(server.as_user("ann"), "scan", 2).status_code == 201
+    code, link, _ = ui("scan")
+    assert (code, link.strip().endswith("&group=ann%2Fscan")) == (0, True)
 
 
 def test_the_command_opens_a_browser_where_there_is_a_screen(

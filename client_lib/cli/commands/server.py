@@ -99,9 +99,9 @@ def ui(
     """Open the server's pages in a browser: jobs, logs, curves. The link
     logs you in and works once.
     """
-    job = "" if name is None else f"&job={quote(connection.job(name)['name'], safe='')}"
+    place = "" if name is None else _place(connection.job_or_group(name))
     link = connection.api.login_link()
-    url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"
+    url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{place}"
     # elsewhere on Linux there is no browser, or one that would run in the terminal
     has_screen = (
         sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
@@ -111,6 +111,14 @@ def ui(
     elif no_browser or not (has_screen and _opened(url, connection.config.state_dir)):
         printer.data(url)
         printer.hint(f"open it within {link.expires_s / 60:.0f} min; it works once")
+
+
+def _place(found: Json) -> str:
+    """The parameter of a link for the page of a job, or for the list with a group unfolded."""
+    if "told" in found:
+        group = f"{found['owner']}/{found['name']}"
+        return f"&group={quote(group, safe='')}"
+    return f"&job={quote(found['name'], safe='')}"
 
 
 def _opened(url: str, directory: Path | None) -> bool:

@@ -129,7 +129,7 @@ class Pages:
 
     async def _login(self, request: Request) -> Response:
         """Log in by the code of a link or by the token in the form; without both, show the form."""
-        job = request.query_params.get("job")
+        to = _after_login(request.query_params)
         code = request.query_params.get("code")
         if request.method == "POST":
             if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
@@ -142,7 +142,7 @@ class Pages:
         else:
             return _page(request, "login.html")
         # not a redirect: after a link on another site the browser would leave the new cookie out
-        response = _page(request, "entered.html", to=f"jobs/{quote(job, '')}" if job else "./")
+        response = _page(request, "entered.html", to=to)
         set_cookie(response, request.scope, value)
         return response
 
@@ -295,6 +295,14 @@ class Pages:
         return RedirectResponse(
             f"../{quote(name, '')}?owner={quote(of.owner or of.user.name, '')}", 303
         )
+
+
+def _after_login(query: Mapping[str, str]) -> str:
+    """The page to which a link leads: a job's, or the list, with a group (owner/name) unfolded."""
+    if job := query.get("job"):
+        return f"jobs/{quote(job, '')}"
+    group = query.get("group")
+    return f"./?open={quote(group, '')}" if group else "./"
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
