@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from client_lib.launch_lines.lines import Machine
@@ -185,6 +186,12 @@ def shell_text(words: Sequence[str]) -> str | None:
     return rest[0] if runs_text and rest else None
 
 
+_BEFORE_COMMANDS = frozenset(
+    {"!", "{", "if", "then", "elif", "else", "while", "until", "do", "eval"}
+)
+"""Words of a shell after which a command begins."""
+
+
 def commands_of(text: str) -> list[list[str]]:
     """The words of each simple command in a shell's text; []: it can't be split."""
     lexer = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=True)
@@ -198,7 +205,8 @@ def commands_of(text: str) -> list[list[str]]:
                 commands.append([])
     except ValueError:
         return []
-    return [words for words in commands if words]
+    simple = ([*dropwhile(_BEFORE_COMMANDS.__contains__, words)] for words in commands)
+    return [words for words in simple if words]
 
 
 # --- programs that run the rest of the line in the environment of a project

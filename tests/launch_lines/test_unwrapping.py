@@ -195,6 +195,9 @@ def test_the_interpreter_of_the_project_runs_modules_too(
 UNREAD = (
     "bash -c 'cd x && torchrun --nproc_per_node 2 t.py'",
     "sh -c 'source a; exec python -m torch.distributed.run t.py 2>&1 | tee log'",
+    "bash -c 'if true; then torchrun --nproc_per_node 2 t.py; fi'",
+    "bash -c 'for i in 1 2; do A=$i; ! torchrun --nproc_per_node 2 t.py; done'",
+    "bash -c '{ eval nohup torchrun --nproc_per_node 2 t.py; }'",
     "env -u A torchrun t.py",
     "uv run --python 3.12 torchrun --nproc_per_node 4 t.py",
     "conda run --cwd /x -n e accelerate launch --num_processes 2 t.py",
