@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 from client_lib.errors import ClientLibError, NotSupported
 from client_lib.launch_lines.lines import LaunchLine, Machine
-from client_lib.launch_lines.unwrapping import commands_of, unwrap
+from client_lib.launch_lines.unwrapping import (
+    ROW_MAX,
+    SCRIPT_MAX,
+    commands_of,
+    rows_of,
+    unwrap,
+)
 
 Reader = Callable[[Sequence[str]], LaunchLine | None]
 """Reads the line that another launcher starts."""
-_READ_AT_MOST = 64 * 1024
-"""Characters of a file that are looked through."""
-_ROW_MAX = 10_000
-"""Characters of a row of a script, also after its variables are filled in; longer rows are passed
-over."""
 _VALUE_MAX = 1000
 """Characters of the value of a variable that is filled in."""
 
@@ -192,15 +193,12 @@ _ASSIGNED = re.compile(
 def _command_in(text: str, variables: Mapping[str, str]) -> list[str] | None:
     """The command of a script that trains: the first that begins with a launcher, else the first
     that runs a file or a module of Python. `variables` replace `$NAME`."""
-    text = text[:_READ_AT_MOST].replace("\\\n", " ")
-    given = {**dict(_ASSIGNED.findall(text)), **variables}
+    given = {**dict(_ASSIGNED.findall(text[:SCRIPT_MAX])), **variables}
     known = {name: value for name, value in given.items() if len(value) <= _VALUE_MAX}
     python: list[str] | None = None
-    for row in text.splitlines():
-        if row.lstrip()[:1] in ("", "#") or len(row) > _ROW_MAX:
-            continue
+    for row in rows_of(text):
         filled = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), row)
-        for words in commands_of(filled) if len(filled) <= _ROW_MAX else ():
+        for words in commands_of(filled) if len(filled) <= ROW_MAX else ():
             program = os.path.basename((unwrap(words, Machine()).words or [""])[0])
             if program in _LAUNCHERS or program in _STARTERS[:3]:
                 return words

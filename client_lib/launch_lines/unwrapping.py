@@ -8,7 +8,7 @@ for a job ends the reading: the line is then run as it is.
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any, NamedTuple
@@ -17,6 +17,10 @@ from client_lib.launch_lines.lines import Machine
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SHELL_SYNTAX = re.compile(r"[$`|&;<>()\n*?{}#~]")
+SCRIPT_MAX = 64 * 1024
+"""Characters of a file of commands that are looked through."""
+ROW_MAX = 10_000
+"""Characters of a row of such a file; longer rows are passed over."""
 _WRAPPERS_MAX = 32
 """Wrappers that are removed from one line; behind more of them the line is not read."""
 _FOLDERS_ABOVE = 8
@@ -184,6 +188,13 @@ def shell_text(words: Sequence[str]) -> str | None:
         if "o" in option:
             del rest[:1]
     return rest[0] if runs_text and rest else None
+
+
+def rows_of(script: str) -> Iterator[str]:
+    """The rows of a shell's script that hold commands; a row that goes on is one with the next."""
+    for row in script[:SCRIPT_MAX].replace("\\\n", " ").splitlines():
+        if row.lstrip()[:1] not in ("", "#") and len(row) <= ROW_MAX:
+            yield row
 
 
 _BEFORE_COMMANDS = frozenset(
