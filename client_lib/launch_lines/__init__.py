@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from client_lib.errors import ClientLibError, InvalidRequest
@@ -22,6 +22,8 @@ from client_lib.launch_lines.unwrapping import (
     Unwrapped,
     assigned,
     commands_of,
+    rows_of,
+    script_of,
     shell_text,
     unwrap,
 )
@@ -215,11 +217,11 @@ def _as_it_is(line: Unwrapped, machine: Machine, n_workers: int) -> LaunchLine |
         return None
     runs = {"script": shlex.quote(words[0]), "args": list(words[1:])}
     text = shell_text(words)
-    for start in commands_of(text) if text else _ends_of(words):
+    for start in commands_of(text) if text else chain(_ends_of(words), _in_script(words, machine)):
         name = _launcher_name(unwrap(start, machine).words)
         if name is None:
             continue
-        runs_it = text is not None or line.unread
+        runs_it = text is not None or line.unread  # a script may have branches
         if n_workers > 1 and runs_it and _stays_in_one_worker(start, machine):
             raise InvalidRequest(
                 f"{name} would start a training of its own in each of the {n_workers} workers: "
@@ -241,6 +243,19 @@ def _ends_of(words: Sequence[str]) -> Iterator[Sequence[str]]:
     for at, _ in enumerate(before):
         if at:
             yield words[at:]
+
+
+def _in_script(words: Sequence[str], machine: Machine) -> Iterator[Sequence[str]]:
+    """The commands of a script of a shell that the line runs, if it is on this machine."""
+    file = script_of(unwrap(words, machine).words)
+    if file is None or not machine.is_file(file):
+        return
+    try:
+        text = machine.text(file) or ""
+    except ClientLibError:  # the worker may be allowed to read it
+        return
+    for row in rows_of(text):
+        yield from commands_of(row)
 
 
 def _launcher_name(words: Sequence[str]) -> str | None:

@@ -203,6 +203,15 @@ _BEFORE_COMMANDS = frozenset(
 """Words of a shell after which a command begins."""
 
 
+def script_of(words: Sequence[str]) -> str | None:
+    """The file of commands that a line runs: `bash run.sh`, `./run.sh`; None: it runs none."""
+    if not words or os.path.basename(words[0]) not in _SHELLS:
+        return words[0] if words and words[0].endswith(".sh") else None
+    if shell_text(words) is not None:
+        return None
+    return next((word for word in words[1:] if not word.startswith(("-", "+"))), None)
+
+
 def commands_of(text: str) -> list[list[str]]:
     """The words of each simple command in a shell's text; []: it can't be split."""
     lexer = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=True)

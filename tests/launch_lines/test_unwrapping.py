@@ -233,6 +233,37 @@ def test_what_may_be_one_training_is_not_refused(text: str) -> None:
     assert "this line is not read: " in found.notices[0]
 
 
+SCRIPTS = {
+    "run.sh": "# don't\ncd x\nif [ -f y ]; then\n  torchrun \\\n  --nnodes 1 t.py\nfi\n",
+    "plain.sh": "python t.py\necho 'torchrun t.py'\n",
+    "broken.sh": 'echo "\ntorchrun"\n',
+}
+WITH_SCRIPTS = Machine(is_file=SCRIPTS.__contains__, text=SCRIPTS.get)
+
+
+@pytest.mark.parametrize(
+    "text", ["bash run.sh a", "sh -ex run.sh", "run.sh", "nohup bash run.sh", "A=1 bash run.sh"]
+)
+def test_a_script_with_a_launcher_is_started_once_in_each_worker(text: str) -> None:
+    found = read(shlex.split(text), WITH_SCRIPTS, 2)
+    assert found is not None
+    assert [found.fields["script"], *found.fields["args"]] == shlex.split(text.removeprefix("A=1 "))
+    assert found.defaults["processes_per_worker"] == 1
+    assert "this line is not read: torchrun itself runs in each worker" in found.notices[0]
+
+
+@pytest.mark.parametrize("text", ["bash plain.sh", "bash none.sh", "bash -x", "sh broken.sh"])
+def test_a_script_without_a_launcher_is_left_alone(text: str) -> None:
+    assert read(shlex.split(text), WITH_SCRIPTS, 2) is None
+
+
+def test_a_script_that_this_machine_may_not_read_is_left_alone() -> None:
+    def text(path: str) -> str:
+        raise InvalidRequest(f"{path} can't be read")
+
+    assert read(["bash", "run.sh"], Machine(is_file=lambda _: True, text=text)) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
