@@ -7,8 +7,10 @@ the redirects, too.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from math import ceil
 from typing import Any
 
 import requests
@@ -48,6 +50,7 @@ def fetch(issuer: str) -> dict[str, Any]:
 def main() -> None:
     """Write the key set of the issuer in the arguments to stdout; exit
     with 1 and the reason in its place."""
+    signal.alarm(ceil(LIMIT_S))  # a server that is killed leaves no process behind
     try:
         answer = json.dumps(_key_set(sys.argv[1]))
     except (requests.RequestException, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -4,7 +4,10 @@ issuer that does not answer.
 
 import asyncio
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -195,6 +198,14 @@ def test_an_answer_that_drips_is_given_up(head: bytes, bounds: Bounds) -> None:
     with answering(drip(head)) as url, pytest.raises(Unavailable, match="not within 2 s"):
         fetch_keys(url)
     assert time.monotonic() - began < 10
+
+
+def test_the_process_that_asks_ends_by_itself() -> None:
+    """The server that waits for it may be killed."""
+    code = "from server_stub.http import issuer_keys as it; it.LIMIT_S = 0.5; it.main()"
+    with answering(drip(b"")) as url:
+        ran = subprocess.run([sys.executable, "-c", code, url], timeout=30, check=False)
+    assert ran.returncode == -signal.SIGALRM
 
 
 def test_a_very_large_answer_is_given_up() -> None:
