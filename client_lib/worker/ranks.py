@@ -150,8 +150,9 @@ class Ranks:
     def _ask(self, pid: int, signum: int, send: Send = os.kill) -> None:
         is_ignored = signum == signal.SIGINT and ignores(pid, signum)
         sent = signal.SIGTERM if is_ignored else signum
-        self._asked[sent].add(pid)
-        _kill(pid, sent, send)
+        if pid not in self._asked[sent]:
+            self._asked[sent].add(pid)
+            _kill(pid, sent, send)
 
     def kill(self) -> None:
         """End the grace: SIGKILL for the ranks and all processes that were asked to end, and

@@ -250,6 +250,31 @@ def test_a_stop_after_an_interrupt_is_a_sigterm(worker: Make) -> None:
 
 
 @pytest.mark.process
+def test_a_stop_after_an_interrupt_is_no_second_sigterm(worker: Make) -> None:
+    script = """
+        import signal, time
+        asked = []
+        signal.signal(15, lambda *_: asked.append(1))
+        print("started", flush=True)
+        while not asked: time.sleep(0.1)
+        print("saves", flush=True)
+        time.sleep(2.0)
+        print("saved", len(asked), flush=True)
+    """
+    one = worker(script)
+    # a shell starts what is behind `&` with SIGINT ignored
+    command = ["bash", "-c", f"trap : INT TERM; {sys.executable} {one.script} & wait; wait; wait"]
+    one.give(one.plan._replace(type="binary", python=None, command=command))
+
+    def order() -> None:
+        one.stop(20.0, interrupt=True)
+        one.waits_for("saves")
+        one.stop(20.0)
+
+    assert saved(one, order) == ["saved 1"]
+
+
+@pytest.mark.process
 def test_a_training_of_accelerate_saves_with_the_workers_of_its_data_loader(worker: Make) -> None:
     script = """
         import signal, sys, time
