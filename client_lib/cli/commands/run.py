@@ -73,7 +73,7 @@ def run(
     try:
         name = submit_steps.submit(described, not no_check).name
         if ending.signals:  # before there was a job to cancel
-            _cancel(job)
+            _cancel(job, ending.interrupts)
         printer.hint(f'Job "{name}" created.')
         printer.count_submit()
         job.wait(follow=True)
@@ -110,13 +110,17 @@ class _Ending:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
+    @property
+    def interrupts(self) -> bool:
+        """True if the first signal was Ctrl-C."""
+        return self.signals[:1] == [signal.SIGINT]
+
     def _on_signal(self, signum: int, _: object) -> None:
         self.signals.append(signum)
         if len(self.signals) == 1:
-            interrupt = signum == signal.SIGINT
             # in a thread: this one may be in the middle of a call to the same server
             threading.Thread(
-                target=_cancel, args=(self._job, interrupt), name="client_lib-cancel"
+                target=_cancel, args=(self._job, self.interrupts), name="client_lib-cancel"
             ).start()
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
