@@ -79,14 +79,15 @@ def test_a_dry_run_shows_what_a_submit_creates_twice_and_creates_nothing(
 
 
 def with_id(objects: list[dict[str, Any]], job_id: str) -> list[dict[str, Any]]:
-    """As of this job: which launcher's ConfigMap it shares depends on its
-    id, and a dry run has none.
+    """As of this job: the launcher's ConfigMap that it shares and the names of what its pods mount
+    depend on its id, and a dry run has none.
     """
     launcher = objects[0]["metadata"]["name"]
     assert launcher.endswith("-00")
-    found: list[dict[str, Any]] = json.loads(
-        json.dumps(objects).replace(launcher, launcher[:-2] + job_id[:2])
-    )
+    no_id = objects[1]["metadata"]["labels"][names.JOB_ID]
+    text = json.dumps(objects).replace(launcher, launcher[:-2] + job_id[:2])
+    text = text.replace(names.mounted_name("dry", no_id), names.mounted_name("dry", job_id))
+    found: list[dict[str, Any]] = json.loads(text)
     return found
 
 

@@ -188,10 +188,11 @@ def test_what_goes_with_a_gang_before_is_waited_for(
 def test_what_a_job_of_this_name_has_left_is_waited_for(
     objects_place: Place, attempt: Callable[..., Objects]
 ) -> None:
+    """What its pods mount has other names."""
     before, after = attempt(job_name="again"), attempt(job_name="again")
     job = objects_place.make(before)
     objects_place.cluster.api.merge(
-        path_of(before.own["plan"]), {"metadata": {"finalizers": ["example.com/stays"]}}
+        path_of(before.own["policy"]), {"metadata": {"finalizers": ["example.com/stays"]}}
     )
     objects_place.api.delete_workload(
         job["metadata"]["name"], job["metadata"]["uid"], in_background=True
@@ -199,9 +200,10 @@ def test_what_a_job_of_this_name_has_left_is_waited_for(
     # at once; what it owns goes when the garbage collector comes
     assert objects_place.find_own(before) is None
     found = objects_place.api.create_workload(after.workload)
-    make, *_ = objects_place.api.creations(after, found)
-    with pytest.raises(BeingDeleted, match="ConfigMap"):
-        make()
+    makes = dict(zip(after.own, objects_place.api.creations(after, found), strict=False))
+    makes["plan"]()
+    with pytest.raises(BeingDeleted, match="NetworkPolicy"):
+        makes["policy"]()
 
 
 def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_earlier_one(
@@ -220,7 +222,7 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     assert objects_place.make(before)["metadata"]["uid"] == job["metadata"]["uid"]
     objects_place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
     assert objects_place.find_own(before) is None
-    with pytest.raises(BeingDeleted, match="ConfigMap renewed"):
+    with pytest.raises(BeingDeleted, match="NetworkPolicy renewed"):
         objects_place.make(after)
     name = after.workload["metadata"]["name"]
     pod = before.workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
