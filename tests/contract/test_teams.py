@@ -149,7 +149,7 @@ def test_a_job_waits_for_a_namespace_that_is_missing(place: ClusterPlace) -> Non
     says(job, f"the namespace '{team.namespace}' does not exist")
     info = job.info()
     assert (info.state, info.reason) == (State.PENDING, Reason.QUEUED)
-    assert "jobs wait because this server lacks something in the cluster" in ready(place)
+    assert "1 job waits because this server lacks something in the cluster" in ready(place)
     missing = f'namespaces "{team.namespace}" not found'
     wrong = [check.message for check in place.client.doctor().checks if not check.ok]
     assert any(missing in message for message in wrong), wrong

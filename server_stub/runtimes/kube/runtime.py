@@ -59,7 +59,7 @@ _OLD_CATALOGUE = (
     "the error"
 )
 _LACKS = (
-    "{} jobs wait because this server lacks something in the cluster: rights, a namespace or an "
+    "{} because this server lacks something in the cluster: rights, a namespace or an "
     "operator; `client-lib doctor` has it"
 )
 _CORRECT = (
@@ -260,9 +260,12 @@ class KubeRuntime:
 
     def warning(self) -> str:
         waiting = sum(1 for gang in self._gangs.values() if gang.lacks)
+        found = []
         if waiting:
-            return _LACKS.format(waiting)
-        return _OLD_CATALOGUE if self._catalogue_problem else ""
+            found.append(_LACKS.format("1 job waits" if waiting == 1 else f"{waiting} jobs wait"))
+        if self._catalogue_problem:
+            found.append(_OLD_CATALOGUE)
+        return "; ".join(found)
 
     async def doctor(self) -> list[Check]:
         own, *others = [cluster.options for cluster in self._clusters.values()]
