@@ -3,8 +3,7 @@ in a thread: on the event loop a body of 200 000 entries would keep all other re
 half a second.
 
 The thread lets the event loop run every 5 ms while pydantic calls validators in Python.
-`json.loads`
-does not; it takes 0.1 s for the largest body (benchmarks/hostile_load.py).
+`json.loads` does not; it takes 0.1 s for the largest body (benchmarks/hostile_load.py).
 """
 
 import json
