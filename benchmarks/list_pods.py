@@ -1,4 +1,4 @@
-"""Peak memory of a server that lists the pods of a namespace, beside that of one page.
+"""Peak memory of a server that lists the pods of a namespace, beside the peak for one page.
 
     python benchmarks/list_pods.py [--pods 5000 20000]
 
@@ -102,9 +102,8 @@ async def list_once(url: str) -> None:
     configuration = client.Configuration()
     configuration.host = url
     found = list[WorkerPod]()
-    ignore = lambda _: None  # noqa: E731
     parse = partial(parse_pod, kinds=(PYTORCHJOB,))
-    watch = ObjectWatch(Api(configuration), PATH, {}, parse, found.extend, ignore, ignore)
+    watch = ObjectWatch(Api(configuration), PATH, {}, parse, found.extend, print, print)
     before = resident("VmRSS")
     await asyncio.to_thread(watch._list)
     await asyncio.sleep(0)

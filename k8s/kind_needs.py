@@ -1,4 +1,4 @@
-"""What `make kind` needs of a machine, judged from what docker, kind and kubectl answer.
+"""Needs of `make kind`: judges a machine by the answers of docker, kind and kubectl.
 
 Each function returns the sentences to show; none means that all is well. It changes nothing.
 """
@@ -43,7 +43,7 @@ ANSWER_S = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program printed, and whether it ended with 0."""
+    """The output of a program. `ok`: it ended with 0."""
 
     ok: bool
     stdout: str = ""
@@ -127,7 +127,7 @@ def old_cgroups(facts: dict[str, Any]) -> list[str]:
 
 
 def full_disks(facts: dict[str, Any]) -> list[str]:
-    """Looks at docker's folder and at that of temporary files, through which kind loads images.
+    """Looks at the folder of docker and the folder of temporary files, where kind writes images.
     The disk of a virtual machine is not seen from here.
     """
     root = Path(facts.get("DockerRootDir") or "/nowhere")
@@ -181,7 +181,7 @@ def unusable(port: int | None) -> list[str]:
     if port not in (None, led_to):
         return [
             f"the cluster {CLUSTER} is there, and its server is at port {led_to}, not {port}: "
-            "leave KIND_PORT out, or begin anew with `make kind-down`"
+            "leave KIND_PORT out, or remove the cluster with `make kind-down`"
         ]
     ready = ask("kubectl", "--context", CONTEXT, "get", "--raw", "/readyz")
     if ready.ok:

@@ -88,7 +88,7 @@ def _read_plain(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     if program in ("deepspeed", "ds"):
         return deepspeed.read(words[1:], machine, python_named)
     foreign.check([program, *words[1:]], machine, partial(read, machine=machine))
-    return _read_python(words, machine) if _PYTHON.fullmatch(program) else None
+    return _read_python(words, machine) if is_python(program) else None
 
 
 def _module_named(line: LaunchLine, machine: Machine) -> LaunchLine:
@@ -265,7 +265,7 @@ def _launcher_name(words: Sequence[str]) -> str | None:
     program = os.path.basename(words[0])
     if program in _PROGRAMS and (program != "accelerate" or list(words[1:2]) == ["launch"]):
         return program
-    if _PYTHON.fullmatch(program):
+    if is_python(program):
         started = _started(words[1:])
         if started.module in _TORCH_MODULES or started.module in _ACCELERATE_MODULES:
             return f"{program} -m {started.module}"

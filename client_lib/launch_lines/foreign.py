@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     total: int | None = None
 
     def over(self, other: "Sizes") -> "Sizes":
-        """These numbers, and those of `other` where there is none here."""
+        """Fill each number that is missing with the number of `other`."""
         return Sizes(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
 
     @property

@@ -278,7 +278,7 @@ class LogPrinter:
     timestamps: bool = False
     columns: int | None = None
     """Width of the terminal; None: the output is no terminal, and nothing is redrawn. It may be set
-    anew: terminals are resized."""
+    again: users resize terminals."""
     collapse: bool = False
     bars_beside: bool = False
     """The caller shows `bars` elsewhere."""

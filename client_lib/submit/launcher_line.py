@@ -97,7 +97,7 @@ def refuse_file(path: str, text: str, values: object = None) -> None:
     if values is None and "#SBATCH" not in text:
         try:
             values = parse_yaml(text, path)
-        except InvalidRequest:  # whoever reads the file says what is wrong with it
+        except InvalidRequest:  # the reader of the job file raises it with its reason
             return
     machine = launch_lines.Machine(is_file=os.path.isfile, text=read_text)
     launch_lines.refuse_file(path, text, values, machine)
@@ -138,8 +138,8 @@ def read_text(path: str) -> str | None:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `above` over those of `below`: a field wins whole; of a mapping each key by
-    itself (`-e` sets one variable).
+    """Merge the fields of a job: a field of `above` replaces the field of `below`; of a mapping
+    each key by itself (`-e` sets one variable).
     """
     both = dict(below)
     for name, value in above.items():
@@ -151,8 +151,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _compared(fields: Mapping[str, Any], reading: "LaunchLine") -> dict[str, Any]:
-    """The fields of the job with those of the line. Raises InvalidRequest where an option says
-    otherwise than the line."""
+    """Merge the fields of the line into the fields of the job. Raises InvalidRequest where an
+    option contradicts the line."""
     said = dict(reading.fields)
     for name, value in reading.fields.items():
         if name not in fields or name in _POSITIONAL:

@@ -295,7 +295,7 @@ class Rest:
     ) -> Iterator[bytes]:
         """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a
         dead connection. With `deadline` (in time of time.monotonic()) the body ends there. Asks
-        once: whoever follows knows best when to ask again. Raises Transient, and as `call`."""
+        once: the follower decides when to ask again. Raises Transient, and as `call`."""
         read_s = (
             3 * HEARTBEAT_S
             if deadline is None
@@ -322,7 +322,7 @@ class Rest:
             return _again(lambda: self._once(attempt), first, bound_s)
 
     def _once(self, attempt: Callable[[Transport], T]) -> T:
-        """The value of `attempt`. After Transient the next try looks for the server anew."""
+        """The value of `attempt`. After Transient the next try looks for the server again."""
         connected = self._connection()
         try:
             return attempt(connected)

@@ -61,7 +61,7 @@ _STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of the stacks in the report
 _EXCEPTION_MAX = 200  # characters of an exception in a note
 _ABANDONED_S = 2.0  # how often a worker checks that its directory still exists
-# so many checks in a row must find no directory: one on a network may be away for some seconds
+# checks in a row that find no directory: a network file system may be away for some seconds
 _ABANDONED_CHECKS = 4
 
 

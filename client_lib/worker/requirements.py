@@ -195,7 +195,7 @@ def find_or_make(
             # Another worker makes it. That launcher takes the shared lock as soon as it is
             # complete, and starts no rank before this worker is ready: a wait for the exclusive
             # lock may never end. There is no deadline: a build may take hours, and the kernel frees
-            # the lock of one that died.
+            # the lock of a dead worker.
             if not told:
                 told = True
                 os.write(1, b"waits for another worker, which installs the same packages\n")

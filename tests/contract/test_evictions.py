@@ -36,7 +36,7 @@ def place(
 
 
 def test_evictions_while_the_server_is_away_count_as_infrastructure(place: ClusterPlace) -> None:
-    """Of the first worker, of the last, of both; and of a job that has no retries for it."""
+    """Evict the first worker, the last, both; and both of a job without infrastructure retries."""
     evicted = {"first": [0], "last": [1], "both": [0, 1], "never": [0, 1]}
     limits = {"never": {"max_infrastructure_retry": 0}}
     jobs = {

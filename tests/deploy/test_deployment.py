@@ -236,7 +236,7 @@ def small_node(cluster: Cluster) -> None:
 
 @pytest.fixture
 def whole_node(cluster: Cluster) -> None:
-    """For more servers than that of `make kind`."""
+    """Room for more servers than the one of `make kind`."""
     pods = cluster.api.get("/api/v1/namespaces/kube-system/pods")["items"]
     if PLACEHOLDER in [pod["metadata"]["name"] for pod in pods]:
         cluster.api.delete(f"/api/v1/namespaces/kube-system/pods/{PLACEHOLDER}")

@@ -129,7 +129,7 @@ class Place:
 
 
 def _manifests() -> str:
-    """What `kubectl kustomize` prints, of each folder alike."""
+    """The output of `kubectl kustomize`, the same for each folder."""
     images = {
         "spec": {
             "containers": [

@@ -19,7 +19,7 @@ OVERLAYS = ("overlays/kind", "overlays/production")
 FOLDERS = (*OVERLAYS, "third-party/training-operator")
 OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
 KIND_ITSELF = {"cpu": 0.95, "memory": 290 * 2**20}
-"""What the pods of kind's control plane request: 850m of kubeadm's and CoreDNS, 100m of kindnet."""
+"""Requests of the pods of kind's control plane: 850m of kubeadm's and CoreDNS, 100m of kindnet."""
 
 CLUSTER_ROLES = ("ClusterRole", "ClusterRoleBinding")
 UPSTREAM = {  # file of upstream/ -> of the release

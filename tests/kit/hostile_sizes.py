@@ -42,7 +42,7 @@ class Operation(NamedTuple):
     parameters: tuple[str, ...] = ()
     """Names of its parameters in the query."""
     model: type[BaseModel] | None = None
-    """Of its body."""
+    """Model of its body; None: it has no body."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

@@ -254,8 +254,12 @@ class Session:
     def __init__(self, rest: Rest, job: str, request: Request) -> None:
         self._rest = rest
         self._request = request
-        command = "port-forward" if "port" in request else "exec" if "argv" in request else "shell"
-        self._again = f"{command} {job}" + (" ..." if command != "shell" else "")
+        if "port" in request:
+            self._again = f"port-forward {job} ..."
+        elif "argv" in request:
+            self._again = f"exec {job} ..."
+        else:
+            self._again = f"shell {job}"
         self._path = paths.job_session(job, secrets.token_hex(16))
         self._waiting: queue.Queue[bytes] = queue.Queue(_WAITING_MAX)
         self._ended = threading.Event()
