@@ -11,10 +11,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 CLUSTER = "client-lib"
 NODE = f"{CLUSTER}-control-plane"
@@ -50,7 +48,16 @@ class Answer:
     stderr: str = ""
 
 
-Ask = Callable[..., Answer]
+@dataclass(frozen=True)
+class Daemon:
+    """The machine that the daemon of docker runs on."""
+
+    cpus: int
+    memory: float
+    """Bytes."""
+    cgroup_version: str
+    folder: Path
+    """Where docker keeps images; in a virtual machine it is not seen from here."""
 
 
 def ask(*command: str) -> Answer:
@@ -90,35 +97,43 @@ def lacking_docker() -> list[str]:
             f"in front of it in PATH ({TOOLS['docker']})"
         ]
     info = ask("docker", "info", "--format", "{{json .}}")
-    facts = parse_object(info.stdout)
-    if not info.ok or facts.get("ServerErrors"):
+    daemon = parse_daemon(info.stdout) if info.ok else None
+    if daemon is None:
         return ["docker is there, but its daemon doesn't answer; `docker info` says why"]
-    return [*too_small(facts), *old_cgroups(facts), *full_disks(facts)]
+    return [*too_small(daemon), *old_cgroups(daemon), *full_disks(daemon)]
 
 
-def parse_object(text: str) -> dict[str, Any]:
-    """An object of JSON; empty where the text is none."""
+def parse_daemon(text: str) -> Daemon | None:
+    """Parse the output of `docker info`; None: it tells no daemon. A fact that it lacks is taken
+    for good.
+    """
     try:
         found = json.loads(text)
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = {}
+    facts = found if isinstance(found, dict) else {}
+    if facts.get("ServerErrors"):
+        return None
+    return Daemon(
+        cpus=facts.get("NCPU", CPUS),
+        memory=facts.get("MemTotal", _MEMORY_MIN),
+        cgroup_version=facts.get("CgroupVersion", ""),
+        folder=Path(facts.get("DockerRootDir") or "/nowhere"),
+    )
 
 
-def too_small(facts: dict[str, Any]) -> list[str]:
-    cpus = facts.get("NCPU", CPUS)
-    memory = facts.get("MemTotal", _MEMORY_MIN)
-    if cpus >= CPUS and memory >= _MEMORY_MIN:
+def too_small(daemon: Daemon) -> list[str]:
+    if daemon.cpus >= CPUS and daemon.memory >= _MEMORY_MIN:
         return []
     return [
-        f"docker has {cpus} CPUs and {memory / 2**30:.1f} GiB of memory; {CPUS} CPUs and "
-        f"{MEMORY_GIB} GiB are needed (Docker Desktop: Settings, Resources; Colima: `colima start "
-        f"--cpu {CPUS} --memory {MEMORY_GIB}`)"
+        f"docker has {daemon.cpus} CPUs and {daemon.memory / 2**30:.1f} GiB of memory; "
+        f"{CPUS} CPUs and {MEMORY_GIB} GiB are needed (Docker Desktop: Settings, "
+        f"Resources; Colima: `colima start --cpu {CPUS} --memory {MEMORY_GIB}`)"
     ]
 
 
-def old_cgroups(facts: dict[str, Any]) -> list[str]:
-    if facts.get("CgroupVersion") != "1":
+def old_cgroups(daemon: Daemon) -> list[str]:
+    if daemon.cgroup_version != "1":
         return []
     return [
         "docker uses control groups of version 1, on which this Kubernetes does not start: boot "
@@ -126,12 +141,12 @@ def old_cgroups(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def full_disks(facts: dict[str, Any]) -> list[str]:
+def full_disks(daemon: Daemon) -> list[str]:
     """Looks at the folder of docker and the folder of temporary files, where kind writes images.
     The disk of a virtual machine is not seen from here.
     """
-    root = Path(facts.get("DockerRootDir") or "/nowhere")
-    folders = [folder for folder in (root, Path(tempfile.gettempdir())) if folder.is_dir()]
+    wanted = (daemon.folder, Path(tempfile.gettempdir()))
+    folders = [folder for folder in wanted if folder.is_dir()]
     free = {folder: shutil.disk_usage(folder).free / 1e9 for folder in folders}
     return [
         f"{folder} has {gigabytes:.1f} GB of free disk; {DISK_GB} GB are needed (`docker system "
