@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any, TextIO
 
 from fastapi import Depends, FastAPI
+from fastapi.routing import iter_route_contexts
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
@@ -68,6 +69,8 @@ def build(
     app.add_middleware(
         Guard, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker
     )
+    # FastAPI builds its routes when they are first read; the first request would wait 0.1 s for it
+    list(iter_route_contexts(app.routes))
 
     @cache
     def public_v2() -> ASGIApp:
