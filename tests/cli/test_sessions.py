@@ -147,13 +147,13 @@ def test_a_port_is_forwarded_for_any_number_of_connections(
     with socket.create_server(("127.0.0.1", 0)) as inside:
         port = inside.getsockname()[1]
         line = [*CLI, "port-forward", running_job, f"0:{port}"]
-        socket.setdefaulttimeout(30.0)
+        inside.settimeout(30)
         with subprocess.Popen(line, env=shell, stdout=subprocess.PIPE, text=True) as process:
             inside.accept()[0].close()  # the check
             assert process.stdout
             own = int(re.match(r"http://127.0.0.1:(\d+) is port", process.stdout.readline())[1])  # type: ignore[index]
             for number in (b"1", b"2"):
-                with socket.create_connection(("127.0.0.1", own)) as outside:
+                with socket.create_connection(("127.0.0.1", own), 30) as outside:
                     outside.sendall(b"GET" + number)
                     with inside.accept()[0] as peer:
                         assert peer.recv(4) == b"GET" + number

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from client_lib.launcher_protocol.control import encode
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.record import METRICS, parse
 from client_lib.worker.zipapp_build import build
@@ -53,7 +55,7 @@ class Gang:
             checkpoint_dir=str(folder / "checkpoints"),
             grace_s=2.0,
         )
-        port = free_port()
+        self.port = free_port()
         for worker in range(n_workers):
             for part in ("plan", "secret"):
                 (self.root(worker) / part).mkdir(parents=True)
@@ -66,7 +68,7 @@ class Gang:
             }
             told |= {
                 "spool_bytes": 2**28,
-                "gate_port": port,
+                "gate_port": self.port,
                 "termination_log": str(self.root(worker) / "word"),
             }
             (self.root(worker) / "plan" / "pod.json").write_text(json.dumps(told))
@@ -109,6 +111,21 @@ class Gang:
                 stdout=stdout,
                 stderr=stderr,
             )
+
+    def claim(self, worker: int, uid: str) -> None:
+        """Connect to worker 0 as a pod that ends at once; worker 0 has been started."""
+        hello = {"protocol": 1, "token": "the token of all", "worker": worker, "uid": uid}
+
+        def connected() -> bool:
+            try:
+                pod = socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
+            except ConnectionRefusedError:  # worker 0 does not listen yet
+                return False
+            with pod:
+                pod.sendall(encode(hello))
+            return True
+
+        until(connected)
 
     def records(self, worker: int) -> list[str]:
         records = map(parse, (self.root(worker) / "stdout").read_bytes().splitlines())
@@ -185,19 +202,12 @@ def test_worker_0_stays_until_the_others_have_ended(folder: Path) -> None:
 
 def test_a_stranger_and_a_second_pod_are_sent_away(folder: Path) -> None:
     gang = Gang(folder, "open('ran', 'w').close()", 3)
+    (gang.root(2) / "secret" / "token").write_text("another token")
     gang.start(0)
-    mine = gang.start(1)
-    until(lambda: (gang.root(1) / "run" / "control.sock").exists())
-    stranger = gang.root(2) / "secret" / "token"
-    stranger.write_text("another token")
     strange = gang.start(2)
     until(lambda: (gang.root(2) / "run" / "control.sock").exists())
-    mine.kill()
-    mine.wait(DEADLINE_S)
-    for path in (gang.root(1) / "run").rglob("*"):
-        if path.is_file() or path.is_socket():
-            path.unlink()
-    assert gang.start(1, uid="another").wait(DEADLINE_S) == 76
+    gang.claim(1, uid="the first")
+    assert gang.start(1, uid="the second").wait(DEADLINE_S) == 76
     assert strange.poll() is None
     assert not (folder / "ran").exists()
 
