@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,6 +57,13 @@ def check_running(job: JobInfo, why: str) -> None:
 PAGE_CHARACTERS = 8 * 2**20
 """Characters of jobs at which a page of a list is full. 1000 usual jobs have 1.5 million, and the
 spec of one may have a million: the last job of the page may exceed the bound."""
+SEARCH_CHARACTERS = 4 * PAGE_CHARACTERS
+"""The same for a search. The platform's command line asks for 6000 jobs at once."""
+
+
+def _newest(page: list[JobRow], active: Mapping[str, JobInfo]) -> list[JobInfo]:
+    """The jobs of these rows; `active`: jobs that may be newer than their rows, by id."""
+    return [active.get(row.id) or found(row).public for row in page]
 
 
 class Page(NamedTuple):
@@ -192,16 +200,18 @@ class JobLookup:
 
     async def search(
         self, user: User, wanted: JobFilters, limit: int, offset: int
-    ) -> tuple[int, list[bytes]]:
-        """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners
-        whose jobs the user may not see are left out."""
+    ) -> tuple[int, list[JobInfo]]:
+        """The number of matching jobs, and a page of them, newest first. Owners whose jobs the user
+        may not see are left out. A page of large jobs is shorter than `limit`."""
         owners = wanted.owners or [user.name]
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
         count, page = await self._store.read(
-            rows.search, replace(wanted, owners=owners), limit, offset
+            rows.search, replace(wanted, owners=owners), limit, offset, SEARCH_CHARACTERS
         )
-        return count, [self.newest_text(stored) for stored in page]
+        active = {row.id: job.public for row in page if (job := self._jobs.by_id.get(row.id))}
+        # thousands of jobs: on the event loop they would keep other requests waiting
+        return count, await asyncio.to_thread(_newest, page, active)
 
     def newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> bytes:
         """The newest JobInfo as JSON: messages and workers of an active job

@@ -512,11 +512,16 @@ def page(
 
 
 def search(
-    connection: sa.Connection, wanted: JobFilters, limit: int, offset: int
+    connection: sa.Connection,
+    wanted: JobFilters,
+    limit: int,
+    offset: int,
+    enough: float = math.inf,
 ) -> tuple[int, list[JobRow]]:
-    """The number of matching jobs, and a page of them."""
-    count = sa.select(sa.func.count()).select_from(jobs).where(*_conditions(connection, wanted))
-    return connection.execute(count).scalar_one(), page(connection, wanted, limit, offset=offset)
+    """The number of matching jobs, and a page of them; `enough` as of `page`."""
+    counting = sa.select(sa.func.count()).select_from(jobs).where(*_conditions(connection, wanted))
+    count = connection.execute(counting).scalar_one()
+    return count, page(connection, wanted, limit, offset=offset, enough=enough)
 
 
 def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.ColumnElement[bool]]:

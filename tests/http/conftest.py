@@ -18,6 +18,9 @@ from fastapi import FastAPI
 
 from client_lib.errors import ServerError
 from client_lib.spec import paths
+from client_lib.spec.replace import replaced
+from client_lib.spec.states import State
+from client_lib.spec.wire import JobInfo
 from server_stub.app import build
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
@@ -32,7 +35,9 @@ from server_stub.logs.hub import LogHub
 from server_stub.runtimes.tasks import Clock
 from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
+from server_stub.service.stored import row_of
 from server_stub.settings import Settings
+from server_stub.store.rows import NewJob
 from server_stub.worker_gateway.attempt import WorkerRegistry
 from tests.kit.fakes import FakeRuntime
 
@@ -138,6 +143,25 @@ class Running:
             return function()
 
         return asyncio.run_coroutine_threadsafe(on_loop(), self._loop).result(DEADLINE_S)
+
+    def add_finished_jobs(self, owner: str, number: int) -> None:
+        """Put jobs into the database that have run."""
+        one = JobInfo.model_validate_json(self.as_user(owner).submit().content)
+        jobs = [
+            replaced(
+                one,
+                id=f"{each:032x}",
+                name=f"finished-{each}",
+                state=State.SUCCEEDED,
+                started_at=one.created_at,
+                finished_at=one.created_at,
+            )
+            for each in range(number)
+        ]
+        new = [NewJob(row_of(job), {}, None) for job in jobs]
+        store = self.parts.service._store
+        writing = store.write(store._add_jobs, new)
+        asyncio.run_coroutine_threadsafe(writing, self._loop).result(DEADLINE_S)
 
     def log_lines(self) -> list[dict[str, Any]]:
         if self._thread.is_alive():

@@ -9,9 +9,11 @@ import pytest
 import requests
 
 from client_lib.spec import paths
+from server_stub.http.api.public_v2.jobs import PAGE_MAX
 from tests.http.conftest import Api, Running
 from tests.kit.hostile_sizes import Operation, Sent, operations, requests_for
 from tests.kit.loop_blocks import BLOCK_S, Blocks, blocks_of_loops
+from tests.mlspace.rest.conftest import JOBS
 
 AT_ONCE = 2
 
@@ -20,6 +22,8 @@ AT_ONCE = 2
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Blocks]]:
     with blocks_of_loops() as blocks:
         server = Running(tmp_path_factory.mktemp("measured"))
+        server.add_finished_jobs("ann", PAGE_MAX)
+        server.as_user("ann")("GET", JOBS)  # loads the platform's API
         yield server, blocks
         server.stop()
 

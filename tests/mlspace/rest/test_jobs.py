@@ -15,6 +15,7 @@ from client_lib.spec.wire import JobInfo
 from server_stub.http.api.public_v2 import translate
 from server_stub.runtimes.fields import ON_CPU
 from tests.http.conftest import Running
+from tests.kit.bounds import Bounds
 from tests.mlspace.rest.conftest import IMAGE, JOBS, Platform, act, until
 
 
@@ -140,6 +141,20 @@ def test_pages_are_newest_first_and_count_all(ann: Platform) -> None:
     assert ann.names(limit=2, offset=3) == names[3:]
     assert (ann.listed(limit=2)["count"], ann.listed(offset=9)["jobs"]) == (5, [])
     assert ann.names(limit=6000, offset=0) == names
+
+
+def test_a_page_of_large_jobs_is_shorter_and_the_next_offset_goes_on(
+    ann: Platform, bounds: Bounds
+) -> None:
+    bounds("server_stub.service.lookup", SEARCH_CHARACTERS=20_000)
+    names = [ann.created(job_desc="x" * 9000) for _ in range(5)][::-1]
+    assert ann.names() == names[:2]
+    assert ann.listed()["count"] == 5
+    assert ann.names(offset=2) == names[2:4]
+
+
+def test_a_region_that_no_job_can_have_is_refused(ann: Platform) -> None:
+    assert ann("GET", f"{JOBS}?region={'x' * 256}").status_code == 422
 
 
 def test_filters_by_region_queue_and_allocation(ann: Platform) -> None:

@@ -32,8 +32,9 @@ from client_lib.spec.paths import Position
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import State
+from client_lib.spec.validation import LABEL_MAX
 from client_lib.spec.wire import JobInfo
-from server_stub.http.api.answers import LiveResponse
+from server_stub.http.api.answers import JsonText, LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.large_bodies import BodyRoute
 from server_stub.http.api.public_v2 import models, translate
@@ -63,7 +64,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 router = APIRouter(prefix="/public/v2/jobs", route_class=BodyRoute)
 
-Region = Annotated[str | None, Query(description="Absent: every region.")]
+Region = Annotated[str | None, Query(max_length=LABEL_MAX, description="Absent: every region.")]
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -83,7 +84,7 @@ async def run_job(parts: Parts, user: CurrentUser, order: models.RunJobRequest) 
     return translate.created(JobInfo.model_validate_json(text))
 
 
-@router.get("")
+@router.get("", response_model=models.JobList)
 async def list_jobs(
     parts: Parts,
     user: CurrentUser,
@@ -98,7 +99,7 @@ async def list_jobs(
         _Time, Query(description="ISO 8601, also with a space; UTC where it has no offset.")
     ] = None,
     end_date: _Time = None,
-) -> models.JobList:
+) -> Response:
     """The jobs of the user, newest first.
 
     Platform: an absent region means DGX2-MT there, where most users have no job; here it means
@@ -121,8 +122,12 @@ async def list_jobs(
     count, found = await parts.service.lookup.search(user, wanted, min(limit, PAGE_MAX), offset)
     gpus = {kind.name: kind.gpus for kind in parts.service.runtime.instance_types()}
     now = datetime.now(timezone.utc)
-    items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
-    return models.JobList(count=count, jobs=items)
+
+    def page() -> bytes:
+        items = [translate.item(job, region, gpus, now) for job in found]
+        return models.JobList(count=count, jobs=items).model_dump_json().encode()
+
+    return JsonText(await asyncio.to_thread(page))
 
 
 @router.post("/restart")
