@@ -96,7 +96,8 @@ def test_without_values_but_the_users_it_is_the_base(
     kubectl_program: Path, manifests: Path, template: Template
 ) -> None:
     base = comparable(rendered(kubectl_program, manifests / "base"))
-    found = objects_of(template("--set", USERS))
+    found = objects_of(template("--set", f"{USERS},priority.create=false"))
+    assert "priorityClassName" not in one(found, "Deployment")["spec"]["template"]["spec"]
     assert comparable(found).keys() == {
         (kind, name.replace("NAMESPACE", "client-lib")) for kind, name in base
     }
@@ -133,10 +134,28 @@ def test_every_value_is_in_the_objects(template: Template) -> None:
             "hosts": HTTP_ROUTE["hostnames"],
         },
         "monitoring": {"enabled": True, "labels": {"release": "mine"}},
+        "priority": {"create": False, "name": "system-cluster-critical"},
+        "nodeSelector": {"jobs": "none"},
+        "tolerations": [{"key": "servers", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "podAnnotations": {"example.com/mesh": "off"},
+        "serviceAccount": {"annotations": {"example.com/role": "server"}},
+        "extraVolumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}],
+        "extraVolumeMounts": [{"name": "home", "mountPath": "/home/jovyan", "readOnly": True}],
     }
     objects = objects_of(template(values=values))
-    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    template_of_pod = one(objects, "Deployment")["spec"]["template"]
+    pod = template_of_pod["spec"]
     (container,) = pod["containers"]
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert [each for each in objects if each["kind"] == "PriorityClass"] == []
+    for field in ("nodeSelector", "tolerations", "affinity"):
+        assert pod[field] == values[field]
+    assert template_of_pod["metadata"]["annotations"].items() >= values["podAnnotations"].items()
+    account = one(objects, "ServiceAccount")["metadata"]
+    assert account["annotations"] == values["serviceAccount"]["annotations"]
+    assert pod["volumes"][-1:] == values["extraVolumes"]
+    assert container["volumeMounts"][-1:] == values["extraVolumeMounts"]
     variables = {each["name"]: each.get("value") for each in container["env"]}
     assert container["image"] == "here/server:1"
     assert one(objects, "ServiceAccount")["imagePullSecrets"] == [{"name": "registry"}]
@@ -245,5 +264,6 @@ def test_the_chart_has_no_manifest_of_its_own() -> None:
     assert links == {
         "base": ROOT / "k8s" / "base",
         "monitoring": ROOT / "k8s" / "components" / "monitoring",
+        "priority": ROOT / "k8s" / "components" / "priority",
         "ingress.yaml": ROOT / "k8s" / "overlays" / "production" / "ingress.yaml",
     }

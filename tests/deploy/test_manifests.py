@@ -21,7 +21,6 @@ OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
 KIND_ITSELF = {"cpu": 0.95, "memory": 290 * 2**20}
 """Requests of the pods of kind's control plane: 850m of kubeadm's and CoreDNS, 100m of kindnet."""
 
-CLUSTER_ROLES = ("ClusterRole", "ClusterRoleBinding")
 UPSTREAM = {  # file of upstream/ -> of the release
     "kubeflow.org_pytorchjobs.yaml": "kubeflow.org_pytorchjobs.yaml",
     "role.yaml": "role.yaml",
@@ -72,6 +71,9 @@ def test_a_real_api_server_takes_every_object_and_admits_the_pod(
 ) -> None:
     objects = rendered(kubectl_program, manifests / folder)
     control_plane.namespace(one(objects, "Namespace")["metadata"]["name"], "restricted")
+    apply = ("apply", "-f", "-")  # the API server admits no pod of a class that isn't there
+    made = kubectl(*apply, stdin=yaml.safe_dump(one(objects, "PriorityClass")))
+    assert made.returncode == 0, made.stderr
     text = yaml.safe_dump_all(objects)
     done = kubectl(
         "apply",
@@ -141,16 +143,28 @@ def test_two_servers_of_a_cluster_do_not_share_what_belongs_to_no_namespace(
     kubectl_program: Path, manifests: Path, folder: str
 ) -> None:
     first = rendered(kubectl_program, manifests / folder)
-    path = manifests / folder / "kustomization.yaml"
-    path.write_text(path.read_text().replace("namespace: client-lib", "namespace: other"))
+    for name, old in {
+        "kustomization.yaml": "namespace: client-lib",
+        "namespace.yaml": "name: client-lib",
+    }.items():
+        path = manifests / folder / name
+        path.write_text(path.read_text().replace(old, old.replace("client-lib", "other")))
     second = rendered(kubectl_program, manifests / folder)
-    assert of_the_cluster(first) == {
-        (kind, "client-lib-nodes:client-lib") for kind in CLUSTER_ROLES
-    }
-    assert of_the_cluster(second) == {(kind, "client-lib-nodes:other") for kind in CLUSTER_ROLES}
+    assert of_the_cluster(first) == names_with("client-lib")
+    assert of_the_cluster(second) == names_with("other")
+    pod = one(second, "Deployment")["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == one(second, "PriorityClass")["metadata"]["name"]
     binding = one(second, "ClusterRoleBinding")
     assert [subject["namespace"] for subject in binding["subjects"]] == ["other"]
     assert binding["roleRef"]["name"] == one(second, "ClusterRole")["metadata"]["name"]
+
+
+def names_with(namespace: str) -> set[tuple[str, str]]:
+    return {
+        ("ClusterRole", f"client-lib-nodes:{namespace}"),
+        ("ClusterRoleBinding", f"client-lib-nodes:{namespace}"),
+        ("PriorityClass", f"client-lib-server.{namespace}"),
+    }
 
 
 def of_the_cluster(objects: Objects) -> set[tuple[str, str]]:
@@ -196,7 +210,7 @@ def test_monitoring_finds_the_service_and_names_the_namespace(
     for path in (folder / "kustomization.yaml", folder / "namespace.yaml"):
         path.write_text(
             path.read_text()
-            .replace("# components:", "components:")
+            .replace("  # - ../../components", "  - ../../components")
             .replace(": client-lib #", ": other #")
         )
     objects = rendered(kubectl_program, folder)

@@ -4,7 +4,18 @@
 {{ .Values.jobsNamespace | default .Release.Namespace }}
 {{- end }}
 
+{{/* Name of the server's PriorityClass; empty: it has none. */}}
+{{- define "client-lib.priority" -}}
+{{- $own := .Values.priority.create | ternary (printf "client-lib-server.%s" .Release.Namespace) "" }}
+{{- .Values.priority.name | default $own }}
+{{- end }}
+
+{{- define "client-lib.PriorityClass" }}
+{{- $_ := set .object.metadata "name" (include "client-lib.priority" .root) }}
+{{- end }}
+
 {{- define "client-lib.ServiceAccount" }}
+{{- with .root.Values.serviceAccount.annotations }}{{ $_ := set $.object.metadata "annotations" . }}{{ end }}
 {{- with .root.Values.image.pullSecrets }}
 {{- $names := list }}
 {{- range . }}{{ $names = append $names (dict "name" .) }}{{ end }}
@@ -58,6 +69,10 @@
 {{- $container := first $pod.containers }}
 {{- $_ := set $container "image" (printf "%s:%s" $values.image.repository ($values.image.tag | default .root.Chart.AppVersion)) }}
 {{- with $values.resources }}{{ $_ := set $container "resources" . }}{{ end }}
+{{- with include "client-lib.priority" .root }}{{ $_ := set $pod "priorityClassName" . }}{{ end }}
+{{- range $field := list "nodeSelector" "tolerations" "affinity" }}
+{{- with index $values $field }}{{ $_ := set $pod $field . }}{{ end }}
+{{- end }}
 {{- $variables := list }}
 {{- range $container.env }}
 {{- if and $values.jobsNamespace (eq .name "CLIENT_LIB_SERVER_KUBE_NAMESPACE") }}{{ $_ := set . "value" $values.jobsNamespace }}{{ end }}
@@ -75,8 +90,11 @@
 {{- range $pod.volumes }}
 {{- if eq .name "users" }}{{ $_ := set .secret "secretName" ($values.users.secret | default "client-lib-users") }}{{ end }}
 {{- end }}
+{{- $_ := set $pod "volumes" (concat $pod.volumes $values.extraVolumes) }}
+{{- $_ := set $container "volumeMounts" (concat $container.volumeMounts $values.extraVolumeMounts) }}
 {{- $restarts := list (include "client-lib.catalogue" .root) $values.database.url | join "\n" | sha256sum }}
-{{- $_ := set .object.spec.template.metadata "annotations" (dict "client-lib.io/restarts-with" $restarts) }}
+{{- $annotations := merge (dict "client-lib.io/restarts-with" $restarts) $values.podAnnotations }}
+{{- $_ := set .object.spec.template.metadata "annotations" $annotations }}
 {{- end }}
 
 {{- define "client-lib.Ingress" }}
