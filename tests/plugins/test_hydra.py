@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import client_lib.plugins.hydra as launcher
 from client_lib import list_jobs
 from client_lib.spec.job import JobSpec
@@ -37,6 +39,7 @@ def run_app(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.process
 def test_each_combination_of_a_sweep_is_a_job_with_the_launcher_s_options(folder: Path) -> None:
     label = f"{folder.parent.name}"
     options = [
@@ -58,6 +61,7 @@ def test_each_combination_of_a_sweep_is_a_job_with_the_launcher_s_options(folder
     assert "Launching 4 jobs with client_lib" in done.stdout
 
 
+@pytest.mark.process
 def test_an_error_of_a_run_is_that_of_the_program(folder: Path) -> None:
     done = run_app(folder, "db.driver=broken")
     assert done.returncode == 1

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from optuna.trial import TrialState
 
 from client_lib import State, get_job
@@ -22,6 +23,7 @@ def train(lr: float) -> float:
     return wrong
 
 
+@pytest.mark.process
 def test_trials_run_as_jobs_and_those_that_print_high_losses_are_cancelled() -> None:
     recipe = re.search(
         r"## Search with Optuna\n.*?```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL

@@ -123,6 +123,7 @@ def test_what_an_outer_launcher_set_is_not_believed(plan: Callable[..., WorkerPl
     assert stale.items() <= environment(plan(environment=stale, user_variables=list(stale))).items()
 
 
+@pytest.mark.process
 def test_the_variables_of_torchrun_are_there(
     plan: Callable[..., WorkerPlan], tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ TORCHRUN_CHOOSES = {
 """Variables of torchrun that have another value in a job."""
 
 
+@pytest.mark.process
 def test_lightning_and_torch_take_a_rank_for_one_of_torchrun(
     plan: Callable[..., WorkerPlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
