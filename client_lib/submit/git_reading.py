@@ -1,8 +1,10 @@
 """The git repository of a script: commit, remote, uncommitted changes as a patch."""
 
+import logging
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -18,16 +20,22 @@ from client_lib.spec.secrets import Masking
 from client_lib.spec.validation import PATH_MAX
 from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
-PATIENCE_S = 0.3
-"""Longest wait for git: of a small repository it has ended long before, and under load the start of
-a process alone takes more than 10 ms."""
+PATIENCE_S = 3.0
+"""Longest wait of a submit for git. git needs 1.5 s in a repository with 50,000 files beside a
+folder of 200,000 new ones, and in a small one, under load, less than a second."""
+PATIENCE_AGAIN_S = 0.3
+"""The same in a repository whose git has taken longer before: a process may submit a thousand
+jobs."""
 # else git runs a program that the configuration names
 _GIT = "git -c core.fsmonitor=false -c core.quotePath=false"
 # The clean filters of the configuration do run, as with each `git diff`: git-lfs keeps its contents
 # out by one.
 _DIFF = f"{_GIT} diff --no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/"
 _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*' -z"
-_PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null")
+_OF_CHANGED = f"exec {_DIFF} --binary HEAD"
+_OF_NEW = f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null"
+_PRINTED_MAX = 4 * DIFF_MAX
+"""Bytes of a patch that are read: a character has up to four."""
 # a hook of git may submit
 _ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "
 _CREDENTIALS = re.compile(r"(?<=://)[^/]*@|\?.*")
@@ -64,71 +72,145 @@ _HEAD_OF_PART = 10_000
 _NAMED = 5
 """Files that are left out and named."""
 _MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
+_log = logging.getLogger("client_lib")
+
+
+_slow: set[Path] = set()
+"""Repositories whose git took longer than PATIENCE_S in this process."""
 
 
 class GitReading:
-    """A reading of the folder of a script by git. git runs beside the other steps of a submit,
-    which waits at most PATIENCE_S for git: what git has not printed until then is not recorded, and
-    a git that fails is no error."""
+    """A reading of the folder of a script by git. git runs beside the other steps of a submit. The
+    submit waits for git at its end, by PATIENCE_S at most. What git has not read whole until then
+    is not recorded, and the record says so; a git that fails is no error."""
 
     def __init__(self, folder: Path) -> None:
         self._root = next((each for each in (folder, *folder.parents) if _is_root(each)), None)
-        self._printed = [b""] * len(_PARTS)
-        parts = enumerate(_PARTS) if self._root else ()
-        self._threads = [Thread(target=self._read, args=part, daemon=True) for part in parts]
-        with suppress(RuntimeError):  # no thread is free
-            for thread in self._threads:
-                thread.start()
+        self._patches: list[_Patch] = []
+        if self._root:
+            self._patches = [
+                _Patch("changed files", _OF_CHANGED, self._root),
+                _Patch("new files", _OF_NEW, self._root),
+            ]
 
     @cached_property
     def result(self) -> Provenance:
-        """All that is known by now, or after PATIENCE_S."""
-        until = time.monotonic() + PATIENCE_S
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until - time.monotonic()))
-        whole = "".join(printed.decode("utf-8", "replace") for printed in self._printed)
-        may = may_travel(self._root or Path())
-        parts = [(names, part) for names, part in files_of(whole) if all(map(may, names))]
+        """All that is known when git has ended, or after PATIENCE_S."""
+        if self._root is None:
+            return Provenance(command_line=command_line())
+        head = _head(self._root)
+        patience_s = PATIENCE_AGAIN_S if self._root in _slow else PATIENCE_S
+        late = self._late(patience_s)
+        missing = []
+        if late:
+            missing.append(
+                f"of the uncommitted changes the {' and the '.join(late)} are not known: git took "
+                f"more than the {patience_s:g} s that a submit waits for it"
+            )
+        elif head.commit and self._patches[0].code:
+            missing.append(
+                f"the uncommitted changes are not known: `git diff HEAD` fails in {self._root}"
+            )
+        printed = [b"" if patch.name in late else patch.printed for patch in self._patches]
+        parts = _travelling(b"".join(printed), self._root)
         secret = [names[-1] for names, part in parts if _is_new_secret(names[-1], part)]
         diff = "".join(part for names, part in parts if names[-1] not in secret)
-        head = _head(self._root) if self._root else _Head()
-        missing = None
-        if any(thread.is_alive() for thread in self._threads):
-            missing = (
-                "the uncommitted changes are not known: git took more than the "
-                f"{1000 * PATIENCE_S:.0f} ms that a submit waits for it"
+        if len(diff) > DIFF_MAX or any(len(each) > _PRINTED_MAX for each in printed):
+            missing.append(
+                f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
             )
-        elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
-            missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         if secret:
             named = ", ".join(secret[:_NAMED]) + (" ..." if secret[_NAMED:] else "")
-            left_out = f"new files whose names suggest a secret are left out: {named}"
-            missing = f"{missing}; {left_out}" if missing else left_out
-        known_diff: str | None = diff[:DIFF_MAX]
-        if not head.commit or (missing and not diff):
-            known_diff = None
+            missing.append(f"new files whose names suggest a secret are left out: {named}")
+        is_known = head.commit and (diff or not missing)
         return Provenance(
-            command_line=_line(shlex.join(Masking().words(sys.orig_argv))),
+            command_line=command_line(),
             commit=_line(head.commit) or None,
             branch=_line(head.branch) or None,
             remote=_CREDENTIALS.sub("", _line(head.remote)) or None,
-            diff=known_diff,
-            missing=missing and _line(missing),
+            diff=diff[:DIFF_MAX] if is_known else None,
+            missing=_line("; ".join(missing)) or None,
         )
 
-    def _read(self, number: int, part: str) -> None:
-        command = ["sh", "-c", _ALONE + part]
+    def _late(self, patience_s: float) -> list[str]:
+        """Wait for git, and end what then still runs. Return names of the patches that are not
+        known whole."""
+        assert self._root is not None
+        _log.debug("waiting for git in %s", self._root)
+        until = time.monotonic() + patience_s
+        late = [patch.name for patch in self._patches if not patch.ends(until)]
+        if late:
+            _slow.add(self._root)
+        return late
+
+
+class _Patch:
+    """Output of a command of git, read in a thread."""
+
+    def __init__(self, name: str, command: str, root: Path) -> None:
+        self.name = name
+        self.printed = b""
+        self.code: int | None = None
+        """The exit code; None: there is none yet."""
+        self._command = ["sh", "-c", _ALONE + command]
+        self._root = root
+        self._git: Popen[bytes] | None = None
+        self._is_late = False
+        self._thread = Thread(target=self._read, daemon=True)
+        with suppress(RuntimeError):  # no thread is free
+            self._thread.start()
+
+    def ends(self, until: float) -> bool:
+        """True if the command has ended by this time (monotonic, in seconds); else it is killed."""
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+        if self.code is not None:
+            return True
+        self._is_late = True
+        if self._git is not None:
+            _kill(self._git)
+        return False
+
+    def _read(self) -> None:
         with (
             suppress(OSError),
-            Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as git,
+            Popen(
+                self._command,
+                cwd=self._root,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                start_new_session=True,  # so that all of a pipe can be killed
+            ) as git,
         ):
+            self._git = git
+            if self._is_late:
+                _kill(git)
             assert git.stdout is not None
-            while len(self._printed[number]) <= 4 * DIFF_MAX and (
+            while len(self.printed) <= _PRINTED_MAX and (
                 block := os.read(git.stdout.fileno(), 65536)
             ):
-                self._printed[number] += block
+                self.printed += block
             git.stdout.close()  # git ends at its next write
+            ended = git.wait()
+            self.code = 0 if len(self.printed) > _PRINTED_MAX else ended
+
+
+def _kill(git: Popen[bytes]) -> None:
+    with suppress(OSError):
+        os.killpg(git.pid, signal.SIGKILL)
+
+
+def command_line() -> str:
+    """The line that runs this program, without values that are named like secrets."""
+    return _line(shlex.join(Masking().words(sys.orig_argv)))
+
+
+def _travelling(printed: bytes, root: Path) -> list[tuple[list[str], str]]:
+    """Names and parts of the files of a patch that may leave this machine."""
+    may = may_travel(root)
+    found = files_of(printed.decode("utf-8", "replace"))
+    return [(names, part) for names, part in found if all(map(may, names))]
 
 
 def _is_root(folder: Path) -> bool:

@@ -31,7 +31,7 @@ from client_lib.spec.request import (
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
 from client_lib.submit import arguments, checks, launcher_line
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
-from client_lib.submit.git_reading import GitReading
+from client_lib.submit.git_reading import GitReading, command_line
 from client_lib.submit.source import (
     Source,
     place_in_root,
@@ -277,9 +277,10 @@ def resubmit(
     # the stored ones are resolved: `./one.whl` is in the snapshot
     if spec.requirements != stored.spec.requirements:
         spec = replaced(spec, requirements=_requirements(spec, None))
-    ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:
-        ran = replaced(stored.provenance, command_line=ran.command_line)
+        ran = replaced(stored.provenance, command_line=command_line())
+    else:
+        ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
 
     def send(code: Code) -> JobInfo:
         here = _submitter(api, python)

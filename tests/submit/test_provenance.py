@@ -1,5 +1,7 @@
 """What a submit reads of git, in real repositories."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from client_lib.spec.request import DIFF_MAX
 from client_lib.submit import git_reading
 from client_lib.submit.git_reading import GitReading, files_of
 from tests.kit.bounds import Bounds
+from tests.kit.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -116,18 +119,61 @@ def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(
     )
 
 
-def test_a_submit_does_not_wait_for_a_slow_git(
+def own_git(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a shell script before the git of PATH, which it calls as `$git`."""
+    program = folder / "git"
+    program.write_text(f"#!/bin/sh\ngit={shutil.which('git')}\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_a_slow_git_is_waited_for_once_and_ended(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
 ) -> None:
-    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
-    (tmp_path / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    bounds(git_reading, PATIENCE_S=0.01)
-    found = GitReading(repository).result
-    assert (found.branch, found.diff) == ("wide/branch", None)
+    own_git(tmp_path, f"echo $$ >> {tmp_path}/pids\nexec sleep 100", monkeypatch)
+    bounds(git_reading, PATIENCE_S=0.5, PATIENCE_AGAIN_S=0.01)
+    for patience in ("0.5", "0.01"):
+        found = GitReading(repository).result
+        assert (found.branch, found.diff) == ("wide/branch", None)
+        assert found.missing == (
+            "of the uncommitted changes the changed files and the new files are not known: git "
+            f"took more than the {patience} s that a submit waits for it"
+        )
+    pids = (tmp_path / "pids").read_text().split()
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "the end of git")
+
+
+def test_what_git_has_read_is_kept_where_a_part_is_late(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
+) -> None:
+    (repository / "src" / "train.py").write_text("print(2)\n")
+    (repository / "new.py").write_text("print(3)\n")
+    script = f"""
+    case "$*" in
+      *ls-files*) exec sleep 100 ;;
+      *HEAD) "$git" "$@"; touch {tmp_path}/read ;;
+    esac"""
+    own_git(tmp_path, script, monkeypatch)
+    reading = GitReading(repository)
+    until((tmp_path / "read").exists, "the patch of the changed file")
+    bounds(git_reading, PATIENCE_S=1.0)
+    found = reading.result
+    assert [names for names, _ in files_of(found.diff or "")] == [["src/train.py"]]
     assert found.missing == (
-        "the uncommitted changes are not known: git took more than the 10 ms that a submit "
-        "waits for it"
+        "of the uncommitted changes the new files are not known: git took more than the 1 s that a "
+        "submit waits for it"
+    )
+
+
+def test_changes_are_not_known_where_git_fails(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as in a folder of another user, which git does not read unless it is told to."""
+    own_git(tmp_path, "exit 128", monkeypatch)
+    found = GitReading(repository).result
+    assert found.diff is None
+    assert found.missing == (
+        f"the uncommitted changes are not known: `git diff HEAD` fails in {repository}"
     )
 
 
