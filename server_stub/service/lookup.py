@@ -1,7 +1,6 @@
 """Finds jobs that a user may see, and returns them as JSON. It changes nothing."""
 
 import asyncio
-import difflib
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,12 +17,14 @@ from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.job_files import JobFiles
 from server_stub.service.job_json import with_progress
+from server_stub.service.near_names import near_names
 from server_stub.service.stored import found
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
 from server_stub.users import User
 
 _NAMES_COMPARED = 1000
+"""Newest names of a user among which a mistyped name is looked for."""
 ALL_OWNERS = "*"
 """An owner in the filters of a list that stands for all users."""
 
@@ -94,7 +95,7 @@ class JobLookup:
         if job is not None:
             return job
         known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
-        near = difflib.get_close_matches(name, known)
+        near = near_names(name, known)
         hint = "`client-lib list` shows the jobs you have"
         if near:
             hint = f"did you mean {' or '.join(near)}?"
