@@ -17,7 +17,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,27 +36,33 @@ BUILD_ARGUMENTS = ("PYTHON_IMAGE", "PIP_INDEX_URL", "TORCH_INDEX_URL", "CA_PEM")
 """Arguments of the Dockerfile that are taken from the environment."""
 
 ROLLOUT_S = 600
-"""Images may be pulled meanwhile."""
+"""Longest wait for a Deployment, whose images may be pulled meanwhile."""
 
 CERTIFICATE_S = 50
+"""Longest wait for the certificate of the operator."""
 DEMO_S = 600
+"""Longest time of the demo job."""
 
 
 @dataclass
 class Run:
-    """One call of this program: the cluster that is worked on, where its server is reached, and
-    what its images are called on the node.
-    """
+    """One call of this program."""
 
     kubectl: tuple[str, ...]
+    """The command that reaches the cluster."""
     port: int | None
+    """The port of this machine for the server of a new cluster; None: the usual one."""
     address: str | None
+    """The URL of the server of another cluster; None: it is a kind cluster of this machine."""
     images: dict[str, str] = field(default_factory=dict)
+    """Image in the manifests -> its name on the node."""
 
     @property
     def endpoint(self) -> str:
+        if self.address:
+            return self.address
         port = self.port or needs.leading_port() or needs.NODE_PORT
-        return self.address or f"http://127.0.0.1:{port}"
+        return f"http://127.0.0.1:{port}"
 
 
 class Stopped(Exception):
@@ -93,7 +100,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def check(run: Run) -> None:
-    """Stops, before anything was done, where something is missing."""
+    """Raises Stopped with a sentence for each need that this machine does not meet."""
     if sentences := needs.lacking(run.port):
         raise Stopped("\n".join(["make kind can't begin:", *(f"  {line}" for line in sentences)]))
 
@@ -111,8 +118,8 @@ def cluster(run: Run) -> None:
 
 
 def images(run: Run) -> None:
-    """Build, pull and load all images that a pod has, each under a tag that tells its content:
-    a Deployment is rolled out where its image has another name.
+    """Build, pull and load the images of all pods. Each gets a tag made of its digest, so that
+    the cluster replaces the pods of a Deployment whose image has changed.
     """
     for image, part in BUILT.items():
         _build(image, part)
@@ -206,7 +213,7 @@ def _found(pattern: str, text: str) -> str:
 
 
 def _tagged(image: str, name: str) -> str:
-    """Give the image a tag that tells its content."""
+    """Give the image a tag that is made of its digest."""
     digest = _output("docker", "image", "inspect", "--format", "{{.Id}}", image).strip()
     tagged = f"{name}:{digest.removeprefix('sha256:')[:12]}"
     _run("docker", "tag", image, tagged)
@@ -227,8 +234,8 @@ def _apply(run: Run, folder: Path, *options: str) -> None:
 
 def _show_certificate(run: Run) -> None:
     """The operator writes its certificate into a Secret that its own pod has mounted. The kubelet
-    looks at a mounted Secret once in a minute or more, but at once when the pod changes: without
-    this the first start takes some 95 s longer, so it is no matter if it fails.
+    looks at a mounted Secret once in a minute or more, but at once when the pod changes. A failure
+    here only makes the first start 95 s longer.
     """
     kubeflow = [*run.kubectl, "-n", "kubeflow"]
     filled = r"--for=jsonpath={.data.tls\.crt}"
@@ -240,8 +247,8 @@ def _show_certificate(run: Run) -> None:
 
 
 def _token() -> str:
-    """Of the user `demo`; made once. Its digest is in users.toml, which the
-    overlay hands to the server.
+    """The token of the user `demo`, made at the first call. Its digest is in users.toml, which the
+    overlay gives to the server.
     """
     path = OVERLAY / "token"
     users = OVERLAY / "users.toml"
@@ -281,27 +288,38 @@ def _run(
     Raises Stopped where it fails, subprocess.TimeoutExpired after `limit_s`.
     """
     _say(f"== {shlex.join(command)}")
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | (variables or {}),
-        input=stdin,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
+    with _naming(command[0]):
+        ended = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | (variables or {}),
+            input=stdin,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
     if ended.returncode != 0:
         raise Stopped(f"{command[0]} failed with exit code {ended.returncode}")
 
 
 def _output(*command: str) -> str:
     """Raises Stopped with what the command said, where it fails."""
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    with _naming(command[0]):
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise Stopped(
             f"{ended.stderr}{shlex.join(command)} failed with exit code {ended.returncode}"
         )
     return ended.stdout
+
+
+@contextmanager
+def _naming(program: str) -> Iterator[None]:
+    """Raise Stopped where the program is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Stopped(needs.missing(program)) from error
 
 
 def _say(line: str) -> None:

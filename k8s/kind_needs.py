@@ -1,6 +1,7 @@
 """Needs of `make kind`: judges a machine by the answers of docker, kind and kubectl.
 
-Each function returns the sentences to show; none means that all is well. It changes nothing.
+Each function that judges returns the sentences to show; none means that all is well. Nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Daemon:
 
 
 def ask(*command: str) -> Answer:
-    """A program that does not answer within a minute has failed."""
+    """The answer of a program; one that is missing, or runs for more than a minute, has failed."""
     try:
         ended = subprocess.run(
             command,
@@ -73,20 +74,24 @@ def ask(*command: str) -> Answer:
         )
     except subprocess.TimeoutExpired:
         return Answer(False, stderr=f"{command[0]} did not answer for {ANSWER_S} s")
+    except FileNotFoundError:
+        return Answer(False, stderr=missing(command[0]))
     return Answer(ended.returncode == 0, ended.stdout, ended.stderr)
+
+
+def missing(program: str) -> str:
+    return ": ".join([f"{program} is missing", *filter(None, [TOOLS.get(program)])])
 
 
 def lacking(port: int | None) -> list[str]:
     """All that keeps `make kind` from its end. The first kind of trouble that is found hides
-    the later ones, which may come of it.
+    the later ones, which may follow from it.
     """
     return lacking_tools() or lacking_docker() or lacking_versions() or lacking_place(port)
 
 
 def lacking_tools() -> list[str]:
-    return [
-        f"{tool} is missing: {where}" for tool, where in TOOLS.items() if shutil.which(tool) is None
-    ]
+    return [missing(tool) for tool in TOOLS if shutil.which(tool) is None]
 
 
 def lacking_docker() -> list[str]:
@@ -104,8 +109,8 @@ def lacking_docker() -> list[str]:
 
 
 def parse_daemon(text: str) -> Daemon | None:
-    """Parse the output of `docker info`; None: it tells no daemon. A fact that it lacks is taken
-    for good.
+    """Parse the output of `docker info`; None: the output names no daemon. A fact that the output
+    lacks is taken for sufficient.
     """
     try:
         found = json.loads(text)

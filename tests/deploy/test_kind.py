@@ -367,6 +367,32 @@ def test_the_port_is_that_of_the_option_and_later_that_of_the_cluster(place: Pla
     assert f"http://127.0.0.1:{place.port}" in ended.stderr
 
 
+def test_a_cluster_elsewhere_needs_neither_docker_nor_kind(place: Place) -> None:
+    place.without("docker", "kind")
+    ended = _run_on_a_cluster_elsewhere(place)
+    assert "http://127.0.0.1:9 does not answer" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_step_whose_program_is_missing_names_the_program(place: Place) -> None:
+    place.without("docker", "kind", "kubectl")
+    ended = _run_on_a_cluster_elsewhere(place)
+    assert ended.returncode == 1
+    assert "kubectl is missing: https://kubernetes.io" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def _run_on_a_cluster_elsewhere(place: Place) -> subprocess.CompletedProcess[str]:
+    script = str(place.project / "k8s" / "kind.py")
+    return subprocess.run(
+        [sys.executable, script, "server", "demo", "--endpoint", "http://127.0.0.1:9"],
+        env=place.environment(CLIENT_LIB_RETRY_S="0"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def test_sources_of_what_is_downloaded_come_from_the_environment(place: Place) -> None:
     place.run("up", PIP_INDEX_URL="https://mirror/simple", KIND_NODE_IMAGE="mirror/node:1")
     assert "kind create cluster --config - --image mirror/node:1" in place.changes
