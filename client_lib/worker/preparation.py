@@ -31,17 +31,27 @@ from client_lib.worker.ranks import AddPipe, Exit, Ranks, Run, execute
 from client_lib.worker.system import System
 from client_lib.worker.worker_log import WorkerLog
 
-# longest wait for the rest of an output: a process that was left behind may keep the pipes open
 _OUTPUT_S = 1.0
+"""Longest wait for the rest of an output: a process that was left behind may keep the pipes
+open."""
 _POLL_S = 0.01
-# The check's own limits name the worker and end the check earlier, unless a driver or file system
-# hangs.
+"""Time between two looks for the end of an output."""
 _PREFLIGHT_S = 180.0
-_INSTALLATIONS = 3  # another worker that needs room may remove an environment before its first use
+"""Longest time of the preflight. Its own limits name the worker and end it earlier, unless a driver
+or a file system hangs."""
+_INSTALLATIONS = 3
+"""Most installations of packages: another worker that needs room may remove an environment before
+its first use."""
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
+"""Types of jobs that start here."""
 _LOCAL_RANK = ("--local_rank", "--local-rank")
+"""Spellings of the option that some scripts declare."""
+SOURCE_MAX = 2**20
+"""Bytes of a script in which that option is looked for: Python parses as much in half a second."""
 _COPYING = ".copying"
+"""Folder with the copied checkpoints until all are there."""
 _INCOMPLETE = ".copying.new"
+"""Folder of a copy that has not ended."""
 
 
 class _Step(NamedTuple):
@@ -60,7 +70,7 @@ class _Step(NamedTuple):
 
 
 class Preparation:
-    """The caller handles SIGCHLD and calls `reap` at each."""
+    """The preparation of one worker. The caller calls `reap` at each SIGCHLD."""
 
     def __init__(
         self,
@@ -72,8 +82,8 @@ class Preparation:
         on_ready: Callable[[WorkerPlan, List[Process]], None],
         on_refused: Callable[[CannotStart], None],
     ) -> None:
-        """One of the two is called, once, unless `kill` comes before. The plan then
-        names the extra packages.
+        """`on_ready` gets the plan, which then has the environment with the extra packages, and the
+        ranks. Either it or `on_refused` is called, once, unless `kill` is called before.
         """
         self._plan = plan
         self._directory = directory
@@ -88,11 +98,17 @@ class Preparation:
         self._is_late = False
 
     def preflight(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> None:
-        """Check the machines of all workers, which are ready, if the job wants that."""
+        """Check this worker's machine, if the job wants that, when all workers are ready."""
         self._steps = self._before_ranks(ranks, on_passed)
-        self.start()
+        self._advance()
+
+    def start(self) -> None:
+        """Begin with the first step."""
+        self._advance()
 
     def reap(self) -> None:
+        """Take the ends of the processes of the running step, and begin the next step after the
+        last."""
         if self._running is None or not self._running.reap():
             return
         if self._running.failed:
@@ -170,7 +186,7 @@ class Preparation:
         why = "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
         return _Step(what, checks, reason, _PREFLIGHT_S, CannotStart(reason, why))
 
-    def start(self, ended: Optional[Exit] = None) -> None:
+    def _advance(self, ended: Optional[Exit] = None) -> None:
         """Begin the next step. `ended`: the first failed process of the previous step, or any of
         its processes if none failed.
         """
@@ -206,7 +222,7 @@ class Preparation:
         elif self._running:
             exit = [*self._running.failed, *self._running.exits][0]
             self._running = None
-            self.start(exit)
+            self._advance(exit)
 
     def _check(self, exit: Exit) -> None:
         """Raises CannotStart: the step has failed, or took too long."""
@@ -233,8 +249,8 @@ def _kill(running: Ranks) -> None:
 def _refusing(
     what: str, otherwise: str = reasons.START_FAILED, *errors: Type[Exception]
 ) -> Iterator[None]:
-    """Raise CannotStart for an OSError, or one of `errors`. `otherwise`: its
-    reason unless a disk is full.
+    """Raise CannotStart for an OSError, or one of `errors`, that the body raises. `otherwise`: the
+    reason, unless a disk is full.
     """
     caught: Tuple[Type[Exception], ...] = (OSError, *errors)
     try:
@@ -308,8 +324,8 @@ def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) ->
     is_searched = plan.has_ranks and plan.local_rank_auto and not option
     if is_searched and script is not None and os.path.isfile(script):
         with open(script, "rb") as file:
-            option = declared_option(file.read())
-    # torchrun's, which starts the rest
+            option = declared_option(file.read(SOURCE_MAX + 1))
+    # the arguments of torchrun, which starts the rest of the line
     agent = agent_arguments(plan) if plan.type == ELASTIC else []
     runner = [runner_file(RANK_RUNNER, directory)] if plan.uses_rank_runner else []
     found = []
@@ -342,8 +358,8 @@ def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None
             return
         if _INCOMPLETE in os.listdir(source):
             raise OSError(
-                "the checkpoints in %s are incomplete: their job was stopped while it copied "
-                "those of an earlier job; resubmit the earlier job" % source
+                "the checkpoints in %s are incomplete: their job was stopped while it copied the "
+                "checkpoints of an earlier job; resubmit the earlier job" % source
             )
         # in the folder, which may be a mount that can't be renamed
         copy_folder(source, os.path.join(checkpoints, _COPYING), keep_free)
@@ -364,15 +380,17 @@ def _move_up(folder: str) -> None:
 
 def declared_option(source: bytes) -> Optional[str]:
     """The spelling of `--local_rank` that a script declares: the first one that is a string literal
-    in a call of `add_argument` or `click.option`. None: there is none, or the source is no Python.
+    in a call of `add_argument` or `click.option`. None: there is none, or the source is no Python,
+    or too large or too deeply nested.
     """
-    if not any(spelling.encode() in source for spelling in _LOCAL_RANK):
+    if len(source) > SOURCE_MAX or not any(spelling.encode() in source for spelling in _LOCAL_RANK):
         return None
     import ast  # here: few scripts get this far
 
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # the run of the script reports it
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # the run of the script reports it; MemoryError: the stack of the parser is full
         return None
     for call in ast.walk(tree):
         if isinstance(call, ast.Call):

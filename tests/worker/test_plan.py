@@ -16,7 +16,7 @@ from client_lib.launcher_protocol.directory import Directory
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.rank_processes import of_no_rank, processes
 from client_lib.worker import function_runner
-from client_lib.worker.preparation import declared_option
+from client_lib.worker.preparation import SOURCE_MAX, declared_option
 from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
 
@@ -417,6 +417,18 @@ def test_a_damaged_snapshot_is_a_failed_fetch(worker: Make, tmp_path: Path) -> N
 )
 def test_which_option_a_script_declares(source: str, option: str | None) -> None:
     assert declared_option(source.encode()) == option
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"-" * 200_000 + b"1  # --local_rank",  # more than the stack of Python's parser holds
+        b"p.add_argument('--local_rank')\n" + b"#" * SOURCE_MAX,
+    ],
+    ids=["deep", "large"],
+)
+def test_a_script_that_takes_too_much_to_parse_declares_nothing(source: bytes) -> None:
+    assert declared_option(source) is None
 
 
 def test_a_script_that_declares_the_option_gets_it(worker: Make) -> None:
