@@ -1,18 +1,18 @@
 """Bounds of connections and requests, so that a client which sends much, slowly or nothing takes
 little from others.
 
-`Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of
-a request, from its start or from its last response on. While a request is handled no time-out
-applies to it: logs are followed for days. Clients without a token that send nothing take no
-connection from others: if there are too many, the oldest of these is closed.
+`Connection` is uvicorn's HTTP protocol with bounds. A connection has HEAD_S for each head of a
+request, from its start or from its last response on. While a request is handled no time-out applies
+to its connection: logs are followed for days. Clients without a valid token that send nothing take
+no connection from others: if there are too many, the oldest of these connections is closed.
 
-`Guard` is the ASGI layer in front of the routes of one API, so that it protects all of them. It
-bounds header lines, NUL bytes, and the size and the time of the body, and then lets the request be
-authenticated. The body is counted as it streams, so that one without a Content-Length is bounded
-too. A snapshot and a function's result have larger bounds, which their handlers check while they
-stream; the bytes of a session are passed on as they arrive; other bodies are kept in memory, and
-the server has a bound on all of them together. A body
-is read only when the handler asks for it, and so none without a valid token.
+`Guard` is the ASGI layer in front of all routes of one API. It checks header lines and NUL bytes,
+lets the request be authenticated, and bounds the size and the time of its body. A body is counted
+as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's
+result have larger bounds, which their handlers check while they stream; the bytes of a session are
+passed on as they arrive; other bodies are kept in memory, and the server has a bound on all of them
+together. A body is read only when a handler asks for it, which comes after the authentication; only
+a login reads a small body without a valid token.
 """
 
 from __future__ import annotations
@@ -39,31 +39,40 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unavailable
 from client_lib.spec import paths
 
-HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow as much
+HEAD_MAX = 64 * 1024
+"""Bytes of request line and headers; nginx and h11 allow as much."""
 HEAD_S = 30.0
-# connections of one address without a valid token; many followers come back after a restart
+"""Longest time from the start of a connection, or from its last response, to the end of a head."""
 STRANGERS_MAX = 1000
-# Descriptors that connections leave to the server's own files; of a small number of descriptors a
-# quarter.
+"""Connections of one address without a valid token; many followers come back after a restart."""
 _FILES_KEPT = 256
+"""Descriptors that connections leave to the server's own files; of a small number of descriptors a
+quarter."""
 _SAY_EVERY_S = 60.0
-MAX_HEADERS = 100  # header lines of a request; browsers send about 20
-# a submit carries the caller's environment, which Linux lets grow to 6 MB
+"""Shortest time between two warnings in the log about refused connections."""
+MAX_HEADERS = 100
+"""Header lines of a request; browsers send about 20."""
 MAX_BODY_BYTES = 16 * 2**20
-# A body without a valid token, such as a login.
+"""Bytes of one body; a submit carries the caller's environment, which Linux lets grow to 6 MB."""
 STRANGERS_BODY_BYTES = 4096
-# Commas and opening brackets of a body: it has no more lists, objects and entries. While `json`
-# parses them, 0.1 s, no other request is answered.
+"""Bytes of a body without a valid token, such as a login."""
 ENTRIES_MAX = 200_000
-# of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
+"""Commas and opening brackets of a body: it has no more lists, objects and entries. While `json`
+parses them, 0.1 s, no other request is answered."""
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
-# Bytes of a body that is taken without room in BODIES_MAX_BYTES, so that large bodies don't keep
-# small ones out.
+"""Bytes of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB."""
 SMALL_BODY_BYTES = 64 * 1024
-BODY_S = 30.0  # time that all pauses of a body may last, and more by its size:
-BODY_RATE = 10_000  # bytes per second; a slow uplink has ten times as much
+"""Bytes of a body that is taken without room in BODIES_MAX_BYTES, so that large bodies don't keep
+small ones out."""
+BODY_S = 30.0
+"""Longest time that the server waits for all pieces of a body, before the allowance for its size."""
+BODY_RATE = 10_000
+"""Bytes per second: for each such number of bytes the server waits a second longer than BODY_S. A
+slow uplink has ten times as much."""
 _LINGER_BYTES = 32 * 2**20
+"""Most bytes of a refused body that are read and dropped."""
 _LINGER_S = 2.0
+"""Longest time in which a refused body is read and dropped."""
 
 _WORKER = f"{paths.JOBS}/[^/]+/attempts/[^/]+/workers/[^/]+"
 # whole paths: the path of an output ends with a name that its job has chosen

@@ -2,8 +2,8 @@
 in a thread: on the event loop a body of 200 000 entries would keep all other requests waiting for
 half a second.
 
-The thread lets the event loop run every 5 ms while pydantic calls validators in Python.
-`json.loads` does not; it takes 0.1 s for the largest body (benchmarks/hostile_load.py).
+While pydantic calls validators in Python, the event loop gets the interpreter every 5 ms. While
+`json.loads` parses, the loop waits: 0.1 s for the largest body (benchmarks/hostile_load.py).
 """
 
 import json
@@ -23,18 +23,19 @@ from server_stub.http.api.context import context
 from server_stub.http.limits import SMALL_BODY_BYTES
 from server_stub.turns import finished
 
-_WORKERS = "workers"
-"""The one sender, for the turns, of all reports of workers. No user has this name there."""
+REPORTS = "the workers"
+"""The name under which the reports of all workers take turns together. It has a space, so that no
+user has this name."""
 
 _thread = ThreadPoolExecutor(1, "large-body")
 """One thread: several would share the time of one core with the event loop."""
 
 _DROPPED = b"{}"
-"""Stands for a body that is validated."""
+"""The body that a request keeps in place of one that is validated, to free its memory."""
 
 
 class BodyRoute(APIRoute):
-    """A route of which large bodies are handled in turns."""
+    """A route whose requests with large bodies are handled in turns."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -109,4 +110,4 @@ class _Validated(_Received):
 
 
 def _sender(scope: Scope) -> str:
-    return scope["user"].name if "user" in scope else _WORKERS
+    return scope["user"].name if "user" in scope else REPORTS
