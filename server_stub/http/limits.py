@@ -65,7 +65,7 @@ SMALL_BODY_BYTES = 64 * 1024
 """Bytes of a body that is taken without room in BODIES_MAX_BYTES, so that large bodies don't keep
 small ones out."""
 BODY_S = 30.0
-"""Longest time that the server waits for all pieces of a body, before the allowance for its size."""
+"""Longest time that the server waits for all pieces of a small body."""
 BODY_RATE = 10_000
 """Bytes per second: for each such number of bytes the server waits a second longer than BODY_S. A
 slow uplink has ten times as much."""

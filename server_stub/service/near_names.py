@@ -2,8 +2,9 @@
 
 import difflib
 import heapq
-from collections.abc import Collection
-from os.path import commonprefix
+from collections.abc import Collection, Iterable
+from itertools import takewhile
+from operator import eq
 
 _COMPARED = 5
 """Names that difflib compares: it takes some milliseconds for each that is like the typed one."""
@@ -14,6 +15,11 @@ def near_names(typed: str, known: Collection[str]) -> list[str]:
     compared that share the longest beginning and end with `typed`."""
 
     def shared(name: str) -> int:
-        return len(commonprefix((typed, name))) + len(commonprefix((typed[::-1], name[::-1])))
+        return _same(typed, name) + _same(reversed(typed), reversed(name))
 
     return difflib.get_close_matches(typed, heapq.nlargest(_COMPARED, known, key=shared))
+
+
+def _same(first: Iterable[str], second: Iterable[str]) -> int:
+    """Number of characters from the beginning on that are the same."""
+    return sum(takewhile(bool, map(eq, first, second)))

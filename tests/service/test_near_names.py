@@ -3,8 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.spec.command_line import NAME_MAX
 from server_stub.service.near_names import near_names
