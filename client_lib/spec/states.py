@@ -69,7 +69,7 @@ class Reason(TextEnum):
     # why an attempt or the job ended
     COMPLETED = "Completed"  # every rank ended with exit code 0
     PREEMPTED = "Preempted"  # evicted, or replaced by another job
-    NODE_LOST = "NodeLost"  # the machine went away or was rebooted
+    NODE_LOST = "NodeLost"  # the machine went away, was rebooted or never reached the server
     OUT_OF_MEMORY = "OutOfMemory"
     EXIT_CODE = "ExitCode"  # a rank ended with a non-zero exit code
     SIGNAL = "Signal"  # a rank was killed by a signal

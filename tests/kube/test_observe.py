@@ -420,19 +420,23 @@ def test_what_a_rank_leaves_for_the_kubelet_can_be_stored() -> None:
     assert said == "worker 0 ended with exit code 139 and left no report: done\\x00"
 
 
-def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
-    digest = {
+def digest_of(reason: str, message: str) -> dict[str, Any]:
+    return {
         "protocol": 1,
         "worker": 0,
         "attempt": 1,
-        "exit_code": 3,
-        "reason": "ExitCode",
-        "message": "rank 0 ended with exit code 3",
+        "exit_code": 1,
+        "reason": reason,
+        "message": message,
         "ended_at": "2026-11-21T10:00:00+00:00",
         "ranks": [],
         "log_end_seq": 0,
         "log_end_offset": 0,
     }
+
+
+def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
+    digest = digest_of("ExitCode", "rank 0 ended with exit code 3")
     pod = sight("term").pods[0]
     assert pod.main.ended is not None
     ended = replace(pod.main.ended, text=json.dumps(digest))
@@ -441,6 +445,25 @@ def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
     )
     assert seen.workers[0].stage is Stage.ENDED
     assert seen.workers[0].report == digest
+
+
+def test_an_elastic_worker_that_never_reached_the_server_has_ended_though_it_starts_again() -> None:
+    digest = digest_of("NodeLost", "worker 0 has not reached its server")
+    said = StatusReason("Error", json.dumps(digest), exit_code=1)
+    pod = sight("running", 2).pods[0]
+    again = replace(pod, worker=0, main=replace(pod.main, before=said))
+    state = replace(sight("running", 2), n_workers=1, pods=(again,), views=(WorkerView(0),))
+    assert observe(state).workers[0].report == digest
+    claimed = replace(state, views=(WorkerView(0, pod.uid, state="started"),))
+    assert observe(claimed).workers[0].stage is Stage.STARTED
+
+
+def test_the_wait_for_the_first_word_of_a_running_worker_is_the_limit_of_its_agent() -> None:
+    pod = replace(sight("running", 2).pods[0], worker=0)
+    state = replace(sight("running", 2), n_workers=1, pods=(pod,), views=(WorkerView(0),))
+    assert not observe(state).blocker.counts_toward_timeout
+    spoke = replace(state, views=(WorkerView(0, pod.uid, state="preparing"),))
+    assert observe(spoke).blocker.counts_toward_timeout
 
 
 def test_the_report_of_a_worker_counts_whatever_became_of_its_pod() -> None:

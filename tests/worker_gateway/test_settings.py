@@ -45,6 +45,7 @@ def pod(**given: Any) -> PodSettings:
         "barrier_port": 1,
         "termination_log": "/dev/null",
         "stay_s": 1.0,
+        "claim_s": 1.0,
         "uid": "uid",
         "name": "train-worker-0",
         "master_addr": "train-master-0",

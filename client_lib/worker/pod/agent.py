@@ -66,6 +66,12 @@ def main(root: str) -> int:
     return Agent(files, pod, plan, token).run()
 
 
+class NeverReached(Exception):
+    """The server has never answered this worker: its address may be wrong, or the server was
+    removed.
+    """
+
+
 class Agent:
     """`run` returns the exit code of the container."""
 
@@ -103,7 +109,7 @@ class Agent:
         # before the first thread; it loads its modules while the server answers
         self._launcher.fork()
         try:
-            self._until_answered(self._channel.claim)
+            self._claim()
             self._channel.start()
             if self._launcher.error is not None:
                 raise self._launcher.error
@@ -115,6 +121,10 @@ class Agent:
             warn("%s: nothing is started here" % replaced)
             self._write_termination_message(self._own_report(reasons.START_FAILED, str(replaced)))
             return self._end_replaced()
+        except NeverReached as never:
+            warn(str(never))
+            self._write_termination_message(self._own_report(reasons.NODE_LOST, str(never)))
+            return 1
         except CannotStart as ended:
             return self._deliver(self._own_report(ended.reason, str(ended)))
         except OSError as error:
@@ -143,6 +153,23 @@ class Agent:
         return ALREADY_RAN
 
     # --- before anything runs
+
+    def _claim(self) -> None:
+        """Raises NeverReached, CannotStart, Replaced."""
+        give_up_at = time.monotonic() + self._pod.claim_s
+
+        def claim() -> None:
+            try:
+                self._channel.claim()
+            except Unreachable as error:
+                if time.monotonic() < give_up_at:
+                    raise
+                raise NeverReached(
+                    "worker %d has not reached its server at %s within %.3g min: %s"
+                    % (self._pod.worker, self._pod.server_url, self._pod.claim_s / 60, error)
+                ) from error
+
+        self._until_answered(claim)
 
     def _until_answered(self, call: Callable[[], T]) -> T:
         """The value of `call`, which is repeated while it raises Unreachable.

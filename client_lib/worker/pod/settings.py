@@ -15,6 +15,7 @@ ROOT = "/client-lib"
 PROTOCOL = 1
 _BARRIER_PORT = 23455
 _STAY_S = 600.0
+_CLAIM_S = 900.0
 
 
 class PodSettings(NamedTuple):
@@ -39,6 +40,8 @@ class PodSettings(NamedTuple):
     """Longest wait of an ended worker for a server that does not answer; then undelivered
     data is lost with the pod.
     """
+    claim_s: float
+    """Longest wait of a new worker for the first answer of its server."""
     uid: str
     name: str
     master_addr: str
@@ -108,6 +111,7 @@ def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
         barrier_port=pod.get("gate_port", _BARRIER_PORT),
         termination_log=pod.get("termination_log", "/dev/termination-log"),
         stay_s=pod.get("stay_s", _STAY_S),
+        claim_s=pod.get("claim_s", _CLAIM_S),
         uid=environ.get("CLIENT_LIB_POD_UID") or name,
         name=name,
         master_addr=environ["MASTER_ADDR"],

@@ -152,6 +152,11 @@ def _worker(state: ClusterState, number: int, pod: WorkerPod | None) -> WorkerSt
             "an attempt"
         )
         return lost(Reason.PREEMPTED, why)
+    if pod is not None and pod.main.before is not None and view.pod_uid is None:
+        # of an elastic job: an agent that never reached this server is started again
+        digest = read_digest(pod.main.before.text)
+        if digest is not None:
+            return WorkerStatus(number, Stage.ENDED, host, _judged(digest, number, pod))
     # a container that ended and was restarted, or is about to be: the kubelet delays a restart
     # after several
     crashes = (
@@ -347,7 +352,12 @@ def _worst(
     prepared = sum(worker.stage is not Stage.STARTING for worker in workers)
     progress = f"{prepared} of {len(workers)} workers are prepared"
     if not found:
-        return Blocker(Reason.STARTING, progress)
+        # the agent of such a worker ends by itself, and says which address does not answer
+        unheard = any(
+            view.pod_uid is None and worker.stage is Stage.STARTING
+            for view, worker in zip(state.views, workers, strict=False)
+        )
+        return Blocker(Reason.STARTING, progress, counts_toward_timeout=not unheard)
     worst = min(found, key=severity)
     if worst.reason is not Reason.STARTING or worst.permanent:
         return worst
