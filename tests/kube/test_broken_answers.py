@@ -2,6 +2,7 @@
 and what happens when it is repeated."""
 
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,8 @@ class Breaking:
         self.objects: dict[str, Any] = {}
         self.refusal: int | None = None
         self.methods: list[str] = []
+        self.busy: list[str] = []
+        """Values of Retry-After; each refuses one request."""
 
     def answer(self, handler: BaseHTTPRequestHandler) -> tuple[int, Any]:
         path, name = handler.path.partition("?")[0], ""
@@ -51,11 +54,14 @@ class Breaking:
         return 201, self.objects[name]
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
-        status, found = self.answer(handler)
+        pause_s = self.busy.pop(0) if self.busy else None
+        status, found = self.answer(handler) if pause_s is None else (429, {"message": "too many"})
         body = found if isinstance(found, bytes) else json.dumps(found).encode()
         breaks_off = handler.command not in self.methods
         self.methods.append(handler.command)
         handler.send_response(status)
+        if pause_s:
+            handler.send_header("Retry-After", pause_s)
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body[:5] if breaks_off else body)
@@ -82,6 +88,41 @@ def breaking() -> Iterator[tuple[Breaking, Api]]:
     yield state, Api(configuration)
     server.shutdown()
     server.server_close()
+
+
+def test_a_busy_api_server_is_asked_again_after_the_pause_that_it_asks_for(
+    breaking: tuple[Breaking, Api],
+) -> None:
+    state, api = breaking
+    state.methods = ["POST", "GET"]  # no answer breaks off
+    state.busy = ["1"]
+    before = time.monotonic()
+    made = api.create("/things", {"metadata": {"name": "x"}})
+    assert time.monotonic() - before >= 1.0
+    assert made["metadata"]["uid"] == "uid-0"
+    assert len(state.objects) == 1
+
+
+@pytest.mark.parametrize("pause_s", ["", "3600", "soon", "-1"])
+def test_a_busy_api_server_without_a_short_pause_is_an_error_at_once(
+    breaking: tuple[Breaking, Api], pause_s: str
+) -> None:
+    state, api = breaking
+    state.methods = ["GET"]
+    state.busy = [pause_s]
+    with pytest.raises(ApiError, match="too many") as busy:
+        api.get("/things/x")
+    assert busy.value.status == 429
+    assert state.busy == []
+
+
+def test_a_closed_api_waits_for_no_busy_api_server(breaking: tuple[Breaking, Api]) -> None:
+    state, api = breaking
+    state.methods = ["GET"]
+    state.busy = ["30"]
+    api.close()
+    with pytest.raises(ApiError, match="too many"):
+        api.get("/things/x")
 
 
 @pytest.mark.parametrize("status", [403, 422, 500])

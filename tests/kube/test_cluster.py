@@ -53,6 +53,9 @@ class Recorded:
     def stream(self, path: str, query: Any, read_s: float) -> Stream:
         return Stream(self._changes.pop(path.rpartition("/")[2], []), self._silence)
 
+    def close(self) -> None:
+        pass
+
 
 class Stream:
     def __init__(self, changes: list[tuple[str, Any]], silence: threading.Event) -> None:

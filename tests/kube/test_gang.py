@@ -61,7 +61,7 @@ class Site:
         registry = WorkerRegistry(
             folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare")
         )
-        cluster = Cluster.of(cast(Any, None), case.cluster, registry)
+        cluster = Cluster.of(cast(Any, Recorded({}, {})), case.cluster, registry)
         self.registry = registry
         self.inventory = cluster.inventory
         self.inventory.take_list(PYTORCHJOB.name, ())

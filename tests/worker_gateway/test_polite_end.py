@@ -77,6 +77,7 @@ def pod_settings(
         barrier_port=barrier_port,
         termination_log="",
         stay_s=600.0,
+        claim_s=900.0,
         uid=f"uid-{worker}",
         name=f"pod-{worker}",
         master_addr="127.0.0.1",

@@ -47,6 +47,10 @@ THREADS = 16
 FIRST_PAUSE_S = 0.5
 """Pause before a request is repeated for the first time; each later pause is twice as long."""
 LONGEST_PAUSE_S = 15.0
+BUSY_S = 60.0
+"""Longest wait within a request for an API server that has too many requests (429, as of API
+Priority and Fairness).
+"""
 # 45 s: an API server does not know its users and custom resources at once after its start
 FEW_TRIES = 8
 WATCH_S = 50  # time limit of one watch at the API server
@@ -64,10 +68,12 @@ Query = Mapping[str, str | int]
 class ApiError(Exception):
     """A request that the API server rejected, or did not answer (`status` 0)."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        """`retry_after_s`: pause that a busy API server asks for; 0: none."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self.retry_after_s = retry_after_s
 
 
 class Api:
@@ -78,6 +84,11 @@ class Api:
         self._configuration = configuration
         self._pool: urllib3.PoolManager = client.ApiClient(configuration).rest_client.pool_manager
         self.host = str(configuration.host)
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End the waits of all requests, which then raise ApiError."""
+        self._closed.set()
 
     def request(
         self,
@@ -119,7 +130,30 @@ class Api:
         accept: str = JSON,
         stream_s: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """The response with its content; with `stream_s` its content is not read yet."""
+        """The response with its content; with `stream_s` its content is not read yet. A request
+        that a busy API server has not begun is sent again after the pause that the server asks for.
+        """
+        give_up_at = time.monotonic() + BUSY_S
+        while True:
+            try:
+                return self._send_once(method, path, body, query, accept, stream_s)
+            except ApiError as error:
+                # not all at the same moment
+                pause_s = error.retry_after_s * random.uniform(1.0, 1.1)
+                if not pause_s or time.monotonic() + pause_s > give_up_at:
+                    raise
+                if self._closed.wait(pause_s):
+                    raise
+
+    def _send_once(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: Query | None,
+        accept: str,
+        stream_s: float | None,
+    ) -> urllib3.BaseHTTPResponse:
         url = self.host + path + ("?" + urlencode(query) if query else "")
         kind = STRATEGIC_MERGE if method == "PATCH" else JSON
         headers = {
@@ -159,7 +193,14 @@ class Api:
             message = json.loads(text)["message"]  # of a Status object
         except (ValueError, KeyError, TypeError):
             message = text or f"HTTP status {response.status}"
-        raise ApiError(response.status, str(message))
+        raise ApiError(response.status, str(message), _retry_after_s(response))
+
+
+def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
+    """Seconds after which a busy API server takes the request; 0: it does not say so."""
+    told = response.headers.get("Retry-After", "")
+    is_number = told.isascii() and told.isdecimal()
+    return float(told) if response.status == 429 and is_number else 0.0
 
 
 class Stream:

@@ -165,6 +165,7 @@ class KubeRuntime:
     async def close(self) -> None:
         for watch in self._watches:
             watch.stop()
+        self._cluster.api.close()
         await self._tasks.close()
 
     def _workloads_listed(self, namespace: str, kind: str, workloads: Sequence[Workload]) -> None:

@@ -314,7 +314,9 @@ def _lack_of_server(status: int, message: str, what: str, operator: str) -> str 
 def refusal(status: int, message: str, what: str, operator: str) -> Blocker:
     """Interpret an ApiError. `what` is the object, such as `PyTorchJob train`."""
     said = shortened(message)
-    if status in (0, 408, 429) or status >= 500:
+    if status == 429:
+        return Blocker(Reason.QUEUED, f"the Kubernetes API has too many requests: {said}")
+    if status in (0, 408) or status >= 500:
         text = f"the Kubernetes API does not answer: {said}"
         if webhook := _WEBHOOK_AWAY.search(message):
             text = f"the webhook {webhook['name']} does not answer: does the {operator} run?"
