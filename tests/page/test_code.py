@@ -194,6 +194,26 @@ def test_what_changed_between_two_jobs(server: Running, visit: Visit) -> None:
     )
 
 
+def test_several_jobs_are_compared_with_one(server: Running, visit: Visit) -> None:
+    for name, lr in (("first", "0.1"), ("second", "0.2"), ("third", "0.3")):
+        of_snapshot(server, name, archive(train_py=b"a"), args=["--lr", lr])
+    visitor = visit(server, "ann")
+    page = visitor.get("/jobs/third/difference?with=first&with=second").text
+    assert page == visitor.get("/jobs/third/difference?with=first,%20second").text
+    for text in (
+        "fields since first",
+        "args: --lr 0.1 -&gt; --lr 0.3",
+        "fields since second",
+        "args: --lr 0.2 -&gt; --lr 0.3",
+        'name="with" value="first, second"',
+    ):
+        assert text in page, text
+    assert page.count("since first") == 1
+    assert visitor.get("/jobs/third/difference?with=first&with=none").status_code == 404
+    too_many = visitor.get("/jobs/third/difference?with=" + ",".join("abcdefghi"))
+    assert (too_many.status_code, "at most 8 jobs" in too_many.text) == (422, True)
+
+
 def test_a_job_that_never_succeeded_says_that_there_is_nothing_to_compare(
     server: Running, visit: Visit
 ) -> None:

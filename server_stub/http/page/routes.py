@@ -61,6 +61,7 @@ LOGIN_MAX_BYTES = STRANGERS_BODY_BYTES  # anyone may send it
 _FIELDS = 20
 _DIGITS = 9  # of a number in a form
 _POINTS = 1000  # of a curve whose best value is compared
+_OTHERS_MAX = 8  # jobs with which a page compares one
 _COMPARED_MAX = 50  # files
 # The lines of a larger file are not compared: at these bounds a comparison takes up to 0.1 s.
 _COMPARED_BYTES = 64 * 1024
@@ -210,22 +211,29 @@ class Pages:
         return _page(request, "code.html", job=info, files=found, chosen=chosen)
 
     async def _difference(self, request: Request, of: Named) -> Response:
-        """Changes from the job `with` to this job; without `with`, from the last success to a
+        """Changes from each job `with` to this job; without `with`, from the last success to a
         failed job.
         """
         second = await self._ran(of)
-        other = request.query_params.get("with") or second.provenance.last_success
-        diff = None
-        if other:
+        asked = ",".join(request.query_params.getlist("with")).split(",")
+        others = list(dict.fromkeys(filter(None, map(str.strip, asked))))
+        if len(others) > _OTHERS_MAX:
+            raise InvalidRequest(
+                f"with={','.join(others)}: at most {_OTHERS_MAX} jobs are compared"
+            )
+        if not others and second.provenance.last_success:
+            others = [second.provenance.last_success]
+        diffs = []
+        for other in others:
             first = await self._ran(of._replace(name=other))
             async with self._parts.comparisons.of(of.user.name):
-                diff = await self._compared(of.user, first, second)
+                diffs.append(await self._compared(of.user, first, second))
         return _page(
             request,
             "difference.html",
             name=of.name,
             owner=of.owner or of.user.name,
-            diff=diff,
+            diffs=diffs,
             failed=second.info.state is State.FAILED,
         )
 
