@@ -274,3 +274,12 @@ def test_hint_killed() -> None:
 
 def test_no_hint_where_the_cause_is_not_known() -> None:
     assert hint_for(said("ValueError: wrong shape {3}"), PYTHON) is None
+
+
+def test_hint_a_checkpoint_of_another_number_of_ranks() -> None:
+    report = said(
+        "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP "
+        "world size of 4 but the current world size is 2. Automatic adjustment of ZeRO's optimizer "
+        "state partitioning with a new world size is not currently supported."
+    )
+    assert "as many ranks" in (hint_for(report) or "")

@@ -14,16 +14,25 @@ from server_stub.failures import hint_for
 
 pytestmark = pytest.mark.process
 
+INCOMPLETE = "checkpoint is incomplete or damaged"
 ENDINGS = {
     # a script's last lines: a part of the hint
     "open_many = [open('/dev/null') for _ in range(200)]": "more files open",
     (
         "open('w', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); torch.load('w')"
     ): "pointer of git LFS",
-    ("torch.save({}, 'c'); open('c', 'r+b').truncate(300); torch.load('c')"): (
-        "checkpoint file is incomplete"
-    ),
-    "open('d', 'wb').close(); pickle.load(open('d', 'rb'))": "checkpoint file is incomplete",
+    "open('s', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); tensors()": "git LFS",
+    **{f"cut({length}); torch.load('c')": INCOMPLETE for length in (0, 1, 10, 300, 5000, -1)},
+    **{f"cut({length}, old=True); torch.load('c')": INCOMPLETE for length in (0, 1, 10, 5000, -1)},
+    "open('c', 'wb').write(bytes(5000)); torch.load('c')": INCOMPLETE,
+    **{f"cut_tensors({length})": INCOMPLETE for length in (0, 20, 500, -1)},
+    "os.remove(saved() + '/.metadata'); load({})": INCOMPLETE,
+    "os.remove(saved() + '/__0_0.distcp'); load({'w': torch.zeros(9)})": INCOMPLETE,
+    "os.truncate(saved() + '/__0_0.distcp', 9); load({'w': torch.zeros(9)})": INCOMPLETE,
+    "saved(); load({'v': torch.zeros(9)})": "another model",
+    "saved(); load({'w': torch.zeros(8)})": "another model",
+    "adam(2).load_state_dict(adam(1).state_dict())": "another model",
+    "open('d', 'wb').close(); pickle.load(open('d', 'rb'))": INCOMPLETE,
     "torch.save(Dies(), 'p'); torch.load('p')": "weights_only=False",
     "nn.Linear(2, 3).load_state_dict(nn.Linear(2, 4).state_dict())": "another model",
     "nn.Linear(2, 3)(torch.zeros(4, 5))": "print the shapes",
@@ -64,6 +73,39 @@ def group(world_size=1):
     dist.init_process_group(
         "gloo", init_method=address, rank=0, world_size=world_size, timeout=soon
     )
+
+def cut(length, old=False):
+    torch.save(torch.zeros(9999), "c", _use_new_zipfile_serialization=not old)
+    shorten("c", length)
+
+def shorten(path, length):
+    os.truncate(path, length if length >= 0 else os.path.getsize(path) + length)
+
+def cut_tensors(length):
+    from safetensors.torch import save_file
+
+    save_file({"w": torch.zeros(999)}, "s")
+    shorten("s", length)
+    tensors()
+
+def tensors():
+    from safetensors.torch import load_file
+
+    load_file("s")
+
+def saved():
+    from torch.distributed import checkpoint
+
+    checkpoint.save({"w": torch.zeros(9)}, checkpoint_id="dcp")
+    return "dcp"
+
+def load(state):
+    from torch.distributed import checkpoint
+
+    checkpoint.load(state, checkpoint_id="dcp")
+
+def adam(layers):
+    return torch.optim.Adam([torch.zeros(1, requires_grad=True) for _ in range(layers)])
 
 nan_check = torch.autograd.set_detect_anomaly
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
