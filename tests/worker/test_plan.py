@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from client_lib import launch_lines
+from client_lib.launch_lines import Machine
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import Directory
 from client_lib.launcher_protocol.plan import WorkerPlan
@@ -129,33 +131,57 @@ def test_the_variables_of_torchrun_are_there(
 ) -> None:
     """Under the same shape, with one real agent of torchrun, whose script is no torch."""
     pytest.importorskip("torch")
-    (tmp_path / "seen.py").write_text(
+    options = f"--nproc-per-node 2 --max-restarts 1 --master-port {free_port()}"
+    theirs = variables_under(f"torch.distributed.run {options}", tmp_path)
+    made = plan(processes_per_worker=2, max_restarts=1)
+    for local_rank, added in enumerate(theirs):
+        ours = environment(made, local_rank)
+        assert added.keys() - ours.keys() == set()
+        assert told(added) - ours.items() == set()
+
+
+@pytest.mark.process
+def test_the_variables_of_accelerate_are_there(
+    plan: Callable[..., WorkerPlan], tmp_path: Path
+) -> None:
+    """Under a real launcher with FSDP, whose ranks get the most variables."""
+    pytest.importorskip("accelerate")
+    options = f"--use_fsdp --num_processes 2 --main_process_port {free_port()}"
+    theirs = variables_under(f"accelerate.commands.launch {options}", tmp_path)
+    line = launch_lines.read(["accelerate", "launch", *options.split(), "seen.py"], Machine())
+    assert line
+    variables = line.fields["env_variables"]
+    made = plan(processes_per_worker=2, environment=variables, user_variables=list(variables))
+    for local_rank, added in enumerate(theirs):
+        ours = DEFAULTS_OF_ACCELERATE | environment(made, local_rank)
+        assert added.keys() - ours.keys() == set()
+        assert told(added) - ours.items() == set()
+
+
+def variables_under(module: str, folder: Path) -> list[dict[str, str]]:
+    """The variables that this launcher (a module with its options) sets for each of two ranks."""
+    script = folder / "seen.py"
+    script.write_text(
         "import json, os, sys\n"
         "path = sys.argv[1] + os.environ['LOCAL_RANK']\n"
         "json.dump(dict(os.environ), open(path, 'w'))\n"
     )
-    options = f"--nproc-per-node 2 --max-restarts 1 --master-port {free_port()}".split()
-    command = [sys.executable, "-m", "torch.distributed.run", *options]
-    before = {name: text for name, text in os.environ.items() if name not in TORCHRUN_CHOOSES}
-    subprocess.run(
-        [*command, str(tmp_path / "seen.py"), str(tmp_path / "seen")],
-        env=before,
-        check=True,
-        timeout=100,
-    )
-    made = plan(processes_per_worker=2, max_restarts=1)
-    for local_rank in range(2):
-        theirs = json.loads((tmp_path / f"seen{local_rank}").read_text())
-        ours = environment(made, local_rank)
-        added = {name: text for name, text in theirs.items() if before.get(name) != text}
-        assert added.keys() - ours.keys() - {"TORCHELASTIC_SIGNALS_TO_HANDLE"} == set()
-        told = {name: text for name, text in added.items() if name not in TORCHRUN_CHOOSES}
-        assert told.items() - ours.items() - {("TORCHELASTIC_SIGNALS_TO_HANDLE", SIGNALS)} == set()
+    before = {name: text for name, text in os.environ.items() if name not in CHOSEN}
+    command = [sys.executable, "-m", *module.split(), str(script), str(folder / "seen")]
+    subprocess.run(command, env=before, check=True, timeout=100)
+    found = [json.loads((folder / f"seen{local_rank}").read_text()) for local_rank in range(2)]
+    ours = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}  # the agent's own setting, which its ranks inherit
+    return [
+        {name: text for name, text in seen.items() if before.get(name) != text and name not in ours}
+        for seen in found
+    ]
 
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""The agent's own setting, which its ranks inherit."""
-TORCHRUN_CHOOSES = {
+def told(added: dict[str, str]) -> set[tuple[str, str]]:
+    return {(name, text) for name, text in added.items() if name not in CHOSEN}
+
+
+CHOSEN = {
     "MASTER_ADDR",
     "MASTER_PORT",
     "OMP_NUM_THREADS",  # ours shares the cores of a worker
@@ -163,7 +189,16 @@ TORCHRUN_CHOOSES = {
     "TORCHELASTIC_USE_AGENT_STORE",  # there the agent holds the store, here rank 0
     "TORCHELASTIC_ERROR_FILE",
 }
-"""Variables of torchrun that have another value in a job."""
+"""Variables of launchers that have another value in a job."""
+DEFAULTS_OF_ACCELERATE = {
+    "ACCELERATE_DYNAMO_BACKEND": "NO",
+    "ACCELERATE_DYNAMO_MODE": "default",
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": "False",
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH": "False",
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "False",
+    "ACCELERATE_MIXED_PRECISION": "no",
+}
+"""Defaults of its library that accelerate's launcher repeats as variables, and a job does not."""
 
 
 @pytest.mark.process
