@@ -13,7 +13,7 @@ from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import ClusterPlace, ended, prints
 from tests.contract.test_faults import evict
-from tests.contract.test_promises import STAY
+from tests.contract.test_promises import STAY, texts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -67,6 +67,37 @@ def test_evictions_while_the_server_is_away_count_as_infrastructure(place: Clust
         assert (info.state, info.attempt, info.infrastructure_retries) == expected, info.message
         told = [event.message for event in job.events() if event.reason == "Preempted"]
         assert "lost their pods, as by a drain of a node" in told[0]
+
+
+LAST_WORDS = """
+import time
+print("up", flush=True)
+time.sleep(8)
+for number in range(6000):
+    print(number)
+"""
+
+
+def test_a_worker_that_ends_while_the_server_is_away_leaves_its_place_and_all_that_it_has(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    place = ClusterPlace(tmp_path, cluster, "leaves")
+    job = place.job(LAST_WORDS, instance_type="tiny")
+    job.submit()
+    prints(job, "up")
+
+    def leave() -> None:
+        for _ in until(150, pause_s=1):
+            (pod,) = place.pods(job)
+            if pod["status"]["phase"] == "Succeeded":
+                return
+
+    place.restart(signal.SIGKILL, leave)
+    info = ended(job).info()
+    assert (info.state, info.attempt) == (State.SUCCEEDED, 1), info.message
+    assert texts(job, stream=["stdout"]) == ["up", *map(str, range(6000))]
+    assert_nothing_is_left(place)
+    place.close()
 
 
 def pod_names(place: ClusterPlace, job: Job) -> list[str]:

@@ -68,6 +68,7 @@ class PodOptions:
     """None: this server's own."""
     ca: str | None = None
     stay_s: float = 600.0
+    leave_s: float = 60.0
     python: str = sys.executable
     """Interpreter of the image."""
     before: str = ""
@@ -153,6 +154,7 @@ class PodsHere:
             "gang_timeout_s": 900,
             "gate_port": made.gate_port,
             "stay_s": made.stay_s,
+            "leave_s": made.leave_s,
             "code": {"mode": attempt.code.mode, "sha256": snapshot},
             "function": attempt.function is not None,
             "termination_log": str(root / "termination-log"),

@@ -106,14 +106,14 @@ def test_a_job_that_ends_while_the_server_is_away_waits_for_it(site: Start) -> N
 def test_a_long_outage_while_the_ranks_run_does_not_shorten_the_wait_for_the_server(
     site: Start,
 ) -> None:
-    first = site(pods={"stay_s": 20.0})
+    first = site(pods={"leave_s": 20.0})
     script = (
         "import os, time\nprint('up')\nwhile not os.path.exists('enough'): "
         "time.sleep(0.01)\nprint('down')"
     )
     job = first.accepted("long", script)
     first.running("long")
-    (first.state_dir / "data" / "pods.json").write_text('{"stay_s": 1.0}')
+    (first.state_dir / "data" / "pods.json").write_text('{"leave_s": 1.0}')
     short = first.accepted("short", script)
     first.running("short")
     first.kill()
@@ -126,6 +126,40 @@ def test_a_long_outage_while_the_ranks_run_does_not_shorten_the_wait_for_the_ser
     second = site()
     assert second.ended("long")["state"] == "SUCCEEDED"
     assert texts(second.stored_log(job)) == ["up", "down"]
+
+
+def test_an_ended_worker_leaves_soon_what_the_cluster_keeps_and_stays_with_all_else(
+    site: Start,
+) -> None:
+    first = site(pods={"leave_s": 0.5})
+    script = "import os, time\nprint('up')\nwhile not os.path.exists('enough'): time.sleep(0.01)\n"
+    jobs = {
+        name: first.accepted(name, script + last, n_workers=workers)
+        for name, workers, last in (
+            ("ends", 1, "print('down')"),
+            ("fails", 1, "raise SystemExit(3)"),
+            ("large", 1, "for n in range(70_000): print(n, 'x' * 40)"),
+            ("gang", 2, "print('down')"),
+        )
+    }
+    for name in jobs:
+        first.running(name)
+    first.kill()
+    (first.folder / "enough").touch()
+
+    left = [first.pod(jobs["ends"]), first.pod(jobs["fails"]), first.pod(jobs["gang"], 1)]
+    kept = [first.pod(jobs["large"]), first.pod(jobs["gang"], 0)]
+    until(lambda: not any(map(lives, left)))
+    until(lambda: all((pod / "run" / "report.json").exists() for pod in kept))
+    time.sleep(1.0)
+    assert all(map(lives, kept))
+    messages = [json.loads((pod / "termination-log").read_bytes()) for pod in left]
+    assert [message["exit_code"] for message in messages] == [0, 3, 0]
+    printed = [texts((pod / "stdout").read_bytes()) for pod in left]
+    assert printed == [["up", "down"], ["up"], ["up", "down"]]
+    second = site()
+    assert second.ended("large")["state"] == "SUCCEEDED"
+    assert len(texts(second.stored_log(jobs["large"]))) == 70_001
 
 
 @pytest.mark.smoke

@@ -78,6 +78,7 @@ def pod_settings(
         termination_log="",
         stay_s=600.0,
         claim_s=900.0,
+        leave_s=60.0,
         uid=f"uid-{worker}",
         name=f"pod-{worker}",
         master_addr="127.0.0.1",

@@ -46,6 +46,7 @@ def pod(**given: Any) -> PodSettings:
         "termination_log": "/dev/null",
         "stay_s": 1.0,
         "claim_s": 1.0,
+        "leave_s": 0.5,
         "uid": "uid",
         "name": "train-worker-0",
         "master_addr": "train-master-0",

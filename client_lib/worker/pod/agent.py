@@ -49,6 +49,9 @@ STOPPED = 143  # exit code of a worker that was stopped: 128 + SIGTERM
 _POLL_S = 0.2  # between two checks of the spool's size
 # longest time that stdout may take after the end: the server has the log in any case
 _PRINT_S = 10.0
+# of the log of an ended worker, which the cluster then keeps as a whole: the kubelet begins a new
+# file at 10 MiB, its own marks included, and shows the newest alone
+_KEPT_BY_CLUSTER = 4 * 1024 * 1024
 _DIGEST_TRIES = 3
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")  # to the launcher
 
@@ -86,6 +89,7 @@ class Agent:
         self._told = ""  # the newest instruction
         self._replaced = False
         self._ended_at = 0.0
+        self._may_leave = False  # nothing but the log keeps the pod of the ended worker
         self._launcher = LauncherProcess(files.directory, self._events.put)
         self._spool = Spool(files.directory.log, pod.spool_bytes)
         self._to_stdout: Optional[StdoutCarrier] = None
@@ -378,13 +382,14 @@ class Agent:
         """
         self._ended_at = time.monotonic()
         self._write_termination_message(report)
-        self._carry_the_rest()
         # a file for each rank, named by its number
         from client_lib.worker.function_runner import RESULTS
 
         folder = os.path.join(self._files.directory.path, RESULTS)
         names = sorted(filter(str.isdigit, os.listdir(folder))) if os.path.isdir(folder) else []
         results = [os.path.join(folder, name) for name in names]
+        self._may_leave = not results and not self._ends_others(report)
+        self._carry_the_rest()
         if self._channel.deliver(report, results, self._given_up):
             self._told = ""  # an earlier instruction does not answer whether the worker may exit
             self._channel.send_state("ended")
@@ -418,7 +423,24 @@ class Agent:
     def _given_up(self) -> bool:
         """The server has been silent for too long. Silence while the ranks ran does not count."""
         silent_s = min(self._channel.silent_s, time.monotonic() - self._ended_at)
-        return self._replaced or silent_s > self._pod.stay_s
+        leaves = self._may_leave and self._log_is_kept()
+        return self._replaced or silent_s > (self._pod.leave_s if leaves else self._pod.stay_s)
+
+    def _ends_others(self, report: "Report") -> bool:
+        """The operator may end the other workers, and delete their logs, when this one leaves;
+        or the kubelet starts this one again."""
+        if self._plan.type == ELASTIC:
+            return True
+        is_failed = report["reason"] != reasons.COMPLETED
+        return self._pod.n_workers > 1 and (self._pod.worker == 0 or is_failed)
+
+    def _log_is_kept(self) -> bool:
+        """The server has the log, or finds all of it in the log of the container."""
+        if self._to_server is None or not self._to_server.is_alive():
+            return True
+        is_printed = self._to_stdout is None or not self._to_stdout.is_alive()
+        _, end = self._spool.end()
+        return is_printed and end <= _KEPT_BY_CLUSTER
 
     def _write_termination_message(self, report: "Report") -> None:
         from client_lib.launcher_protocol.termination import termination_message

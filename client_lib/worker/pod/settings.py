@@ -15,6 +15,7 @@ ROOT = "/client-lib"
 PROTOCOL = 1
 _BARRIER_PORT = 23455
 _STAY_S = 600.0
+_LEAVE_S = 60.0
 _CLAIM_S = 900.0
 
 
@@ -40,6 +41,8 @@ class PodSettings(NamedTuple):
     """Longest wait of an ended worker for a server that does not answer; then undelivered
     data is lost with the pod.
     """
+    leave_s: float
+    """The same for a worker that leaves all of its data where the server finds it."""
     claim_s: float
     """Longest wait of a new worker for the first answer of its server."""
     uid: str
@@ -111,6 +114,7 @@ def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
         barrier_port=pod.get("gate_port", _BARRIER_PORT),
         termination_log=pod.get("termination_log", "/dev/termination-log"),
         stay_s=pod.get("stay_s", _STAY_S),
+        leave_s=pod.get("leave_s", _LEAVE_S),
         claim_s=pod.get("claim_s", _CLAIM_S),
         uid=environ.get("CLIENT_LIB_POD_UID") or name,
         name=name,

@@ -439,10 +439,11 @@ class Gang:
         if self._cluster.options.settings.worker_server_url is None:
             await self._cluster.logs.read_out(self._key, state.pods)
             return
+        missing = ending.lost_lines(seen, state.views)
         for pod in ending.died_silently(state, seen):
             if pod.uid not in self._read_tails:
                 self._read_tails.add(pod.uid)
-                await self._cluster.logs.read_tail(self._key, pod)
+                await self._cluster.logs.read_tail(self._key, pod, missing.get(pod.worker, 0))
 
     # --- what the service is told
 

@@ -47,13 +47,15 @@ class PodLogs:
     def _path(self, pod: WorkerPod) -> str:
         return f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}/log"
 
-    async def read_tail(self, key: AttemptKey, pod: WorkerPod) -> None:
-        """Read the end of the log of a pod that ended, if its node still answers."""
+    async def read_tail(self, key: AttemptKey, pod: WorkerPod, missing: int = 0) -> None:
+        """Read the end of the log of a pod that ended, if its node still answers. `missing`: the
+        number of records that the worker is known to have written since the last one that it
+        sent."""
         if pod.unanswered:
             return
         query: Query = {
             "container": pod.main.name,
-            "tailLines": TAIL_LINES,
+            "tailLines": TAIL_LINES + missing,  # among them are lines of the agent
             "limitBytes": TAIL_BYTES,
         }
         for number in range(TAIL_TRIES):
