@@ -20,6 +20,7 @@ MODULES = (
     "torch_import",
     "collectives",
     "master",
+    "world",
     "process_groups",
     "hooks",
     "imports",

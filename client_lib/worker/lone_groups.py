@@ -1,16 +1,20 @@
-"""Finds ranks that train in a group of this worker alone, though the job has several workers.
+"""Finds ranks that train without the others of their job: each trains another model, and all
+succeed.
 
 A shell file or a script may start a launcher of its own (`bash run.sh`, with `torchrun --nproc 1`
-in the file), which knows nothing of the other workers: each worker then trains another model, and
-all succeed. Such a launcher gives its ranks a WORLD_SIZE, which /proc shows.
+in the file), which knows nothing of the other workers. Such a launcher gives its ranks a
+WORLD_SIZE, which /proc shows. A script may also set another WORLD_SIZE, or call
+`init_process_group(world_size=1)`: then the rank itself tells of its group, in a file
+(rank_runner/world.py).
 """
 
 import contextlib
+import os
 import time
-from typing import Callable, Iterable, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, NamedTuple, Optional
 
 from client_lib.launcher_protocol.plan import WorkerPlan
-from client_lib.launcher_protocol.processes import below, environment_of
+from client_lib.launcher_protocol.processes import below, content, environment_of
 from client_lib.worker.loop import Loop
 from client_lib.worker.ranks import Pids
 
@@ -54,19 +58,27 @@ def is_alone(group: RankGroup, n_workers: int) -> bool:
 
 
 class LoneGroups:
-    """Looks at the processes below the ranks until it finds a group that another launcher has
-    made. The first one decides: later ones, such as an evaluation on one worker, may be alone."""
+    """Looks at the ranks and the processes below them until it finds a group that the launcher of
+    the job has not made. The first one decides: later ones, such as an evaluation on one worker,
+    may be alone."""
 
     def __init__(
-        self, loop: Loop, pids: Pids, plan: WorkerPlan, note: Callable[[str], None]
+        self, loop: Loop, pids: Pids, plan: WorkerPlan, folder: str, note: Callable[[str], None]
     ) -> None:
-        """`note` gets a sentence if the group is of this worker alone."""
+        """`folder` has the files in which ranks tell of their groups. `note` gets a sentence if
+        ranks train without the others."""
         self._loop = loop
         self._pids = pids
         self._plan = plan
+        self._folder = folder
         self._note = note
         self._since = time.monotonic()
+        self._is_found = False
         self._look()
+
+    def finish(self) -> None:
+        """The ranks have ended: read what they have told last."""
+        self._is_found = self._is_found or self._is_told()
 
     def _look(self) -> None:
         pids = self._pids()
@@ -74,14 +86,33 @@ class LoneGroups:
             return
         begin = time.thread_time()
         with contextlib.suppress(OSError):  # too many open files
-            for pid, rank in pids.items():
-                group = self._made_below(pid)
-                if group:
-                    if is_alone(group, self._plan.n_workers):
-                        self._note(_sentence(rank, group, self._plan))
-                    return
+            self._is_found = self._is_told() or self._is_made_below(pids)
+        if self._is_found:
+            return
         pause = min(_LONGEST_S, max(_SHORTEST_S, (time.monotonic() - self._since) / _OLDER))
         self._loop.call_later(max(pause, (time.thread_time() - begin) / _SHARE), self._look)
+
+    def _is_told(self) -> bool:
+        """True if a rank has told of a group of fewer ranks than the job has."""
+        first = self._plan.worker * self._plan.processes_per_worker
+        for rank in range(first, first + self._plan.processes_per_worker):
+            size = content(os.path.join(self._folder, "world-%d" % rank))
+            if size.isdigit():
+                self._note(_sentence_of_rank(rank, int(size), self._plan))
+                return True
+        return False
+
+    def _is_made_below(self, pids: Dict[int, int]) -> bool:
+        """True if a launcher below a rank has made a group."""
+        if self._plan.n_workers == 1:
+            return False
+        for pid, rank in pids.items():
+            group = self._made_below(pid)
+            if group:
+                if is_alone(group, self._plan.n_workers):
+                    self._note(_sentence(rank, group, self._plan))
+                return True
+        return False
 
     def _made_below(self, pid: int) -> Optional[RankGroup]:
         """A group that a launcher below the rank has made, not the group of the job."""
@@ -99,4 +130,12 @@ def _sentence(rank: int, group: RankGroup, plan: WorkerPlan) -> str:
         "workers: each worker trains alone; submit the launcher's line itself (client-lib submit "
         "-N %d torchrun ...), or give the launcher --nnodes, --node-rank and --rdzv-endpoint"
         % (rank, group.size, plan.n_workers, plan.n_workers)
+    )
+
+
+def _sentence_of_rank(rank: int, size: int, plan: WorkerPlan) -> str:
+    return (
+        "rank %d has a world size of %d of its own, and the job has %d ranks: it trains without "
+        "the others; leave WORLD_SIZE as it is set, and call init_process_group without world_size"
+        % (rank, size, plan.world_size)
     )

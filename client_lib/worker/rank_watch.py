@@ -1,6 +1,6 @@
 """Watches the running ranks for their launcher: describes their machine, takes stacks on request,
 and starts the readers of metrics (`metric_files`), the samples of use (`usage`), and the searches
-for quiet ranks (`quiet_ranks`) and for trainings of one worker alone (`lone_groups`).
+for quiet ranks (`quiet_ranks`) and for ranks that train without the others (`lone_groups`).
 
 Watching never ends a rank. If no file descriptor or process is available, a part of the watch is
 left out.
@@ -58,6 +58,7 @@ class RankWatch:
         self._peers = peers
         self._note = note
         self._stacks: Optional[StackTaker] = None
+        self._groups: Optional[LoneGroups] = None
         self._quiet: Optional[QuietRanks] = None
         self._metric_files: Optional[MetricFiles] = None
         self._usage: Optional[UsageSampler] = None
@@ -68,11 +69,14 @@ class RankWatch:
         if self._plan.observe:
             begun = time.monotonic()
             self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
-        if self._plan.observe and self._plan.n_workers > 1 and not self._plan.has_agent:
-            LoneGroups(self._loop, self._ranks.pids, self._plan, self._note)
+        if self._plan.observe and self._plan.world_size > 1 and not self._plan.has_agent:
+            folder = self._directory.stacks
+            self._groups = LoneGroups(self._loop, self._ranks.pids, self._plan, folder, self._note)
 
     def finish(self) -> None:
         """The ranks have ended."""
+        if self._groups:
+            self._groups.finish()
         if self._metric_files:
             self._metric_files.finish()
         if self._usage:

@@ -74,3 +74,27 @@ def test_a_launcher_that_trains_on_all_workers_is_not_told(
     worker: Make, n_workers: int, variables: str
 ) -> None:
     assert "notes" not in shell_worker(worker, n_workers, variables).run()
+
+
+OWN_VARIABLE = "import os; os.environ['WORLD_SIZE'] = '1'; os.environ['RANK'] = '0'"
+OWN_GROUP = """
+import os, torch.distributed as dist
+store = "file://" + os.path.abspath("store" + os.environ["RANK"])
+dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("script", [OWN_VARIABLE, OWN_GROUP], ids=["variable", "group"])
+def test_a_rank_with_a_world_size_of_its_own_is_named(worker: Make, script: str) -> None:
+    one = worker(script, worker=1, n_workers=2, processes_per_worker=2)
+    (note,) = one.run()["notes"]
+    assert note.startswith("rank 2 has a world size of 1 of its own, and the job has 4 ranks: ")
+    assert note in one.lines("launcher", rank=None)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("size", ["os.environ['WORLD_SIZE']", "'8'", "''"])
+def test_a_rank_of_the_whole_job_is_not_named(worker: Make, size: str) -> None:
+    script = f"import os; os.environ['WORLD_SIZE'] = {size}"
+    assert "notes" not in worker(script, processes_per_worker=2).run()

@@ -11,6 +11,7 @@ torch.
     torch_import     the import of torch, without garbage collection
     collectives      the times at which the rank enters collectives
     master           waits for the master, and refuses a master of the script's own
+    world            tells of a group of fewer ranks than the job has
     process_groups   wraps the functions of torch.distributed that begin and end groups
     hooks            lets functions run the first import of a module
     imports          names of the modules that the script has imported

@@ -33,6 +33,9 @@ def begin() -> None:
     THIS_RANK.pid = os.getpid()
     several_workers = os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE")
     THIS_RANK.master = os.environ.get("MASTER_ADDR", "") if several_workers else ""
+    world_size = os.environ.get("WORLD_SIZE", "")
+    THIS_RANK.world_size = int(world_size) if world_size.isdigit() else 0
+    THIS_RANK.world_file = own_file("world-")
     try:
         C_SIGNAL.signal(UNWINDING_SIGNAL, _answer_unwinding)
         import faulthandler

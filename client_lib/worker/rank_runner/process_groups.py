@@ -9,6 +9,7 @@ from client_lib.worker.rank_runner.collectives import begin_entries
 from client_lib.worker.rank_runner.error_file import write_error_file
 from client_lib.worker.rank_runner.frames import HIDDEN
 from client_lib.worker.rank_runner.master import refuse_own_master, wait_for_master
+from client_lib.worker.rank_runner.world import tell_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _kept: list[Any] = []
 def import_distributed(module: Any, load: Callable[[Any], None]) -> None:
     """Import the module, and wrap two of its functions.
 
-    init_process_group: wait for the master before the call, and keep the groups that it makes.
+    init_process_group: wait for the master before the call, keep the groups that it makes, and
+    tell the launcher of a group of fewer ranks than the job has.
     destroy_process_group: if an exception has led to the call, write the error file before it. The
     call may take long or hang, and a rank that is killed meanwhile prints no traceback."""
     import functools
@@ -31,6 +33,7 @@ def import_distributed(module: Any, load: Callable[[Any], None]) -> None:
     load(module)
     init = getattr(module, "init_process_group", None)
     destroy = getattr(module, "destroy_process_group", None)
+    size_of_group = getattr(module, "get_world_size", lambda: 0)
     if init is None or destroy is None:
         return
 
@@ -44,6 +47,7 @@ def import_distributed(module: Any, load: Callable[[Any], None]) -> None:
                 wait_for_master()
         result = init(backend, init_method, *args, **kwargs)
         keep_process_groups(module)
+        tell_group(size_of_group())
         begin_entries()
         return result
 

@@ -12,6 +12,7 @@ from client_lib.worker.rank_runner.imports import note_imports
 from client_lib.worker.rank_runner.open_files import BEFORE_TORCH, finish_files, open_files
 from client_lib.worker.rank_runner.process_groups import keep_process_groups
 from client_lib.worker.rank_runner.this_rank import THIS_RANK
+from client_lib.worker.rank_runner.world import tell_variable
 
 INTERRUPTED = -2
 """In place of an exit status: SIGINT ends the process."""
@@ -22,6 +23,7 @@ def end(status: int) -> None:
     note_imports()
     if os.getpid() == THIS_RANK.pid:
         send_last_entries()
+        tell_variable()
     if "torch" not in sys.modules and status != INTERRUPTED and not THIS_RANK.is_forked:
         sys.exit(status)
     if "threading" in sys.modules:

@@ -10,6 +10,10 @@ class _ThisRank:
     """The number of the process; a fork of the process has another one."""
     master = ""
     """The launcher's MASTER_ADDR, where the ranks of several workers meet; "": one worker."""
+    world_size = 0
+    """The launcher's WORLD_SIZE, until the rank has told of its group; 0: nothing is to tell."""
+    world_file = ""
+    """Path of the file in which the rank tells of a smaller group."""
     is_forked = False
     """True in a process forked from a warm pool."""
 
