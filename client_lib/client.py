@@ -48,7 +48,7 @@ class Client(Api):
 
         `insecure`: the token may travel over plain http to another host. `ca_bundle`: file of
         certificate authorities. `retry_s`: seconds for which a call is repeated while the server
-        does not answer (30).
+        does not answer; None: 120 for an address that has answered before, else 30.
 
         Raises InvalidRequest: an endpoint that is no URL, an unknown profile, a broken
         configuration file.

@@ -621,7 +621,7 @@ class Job(Generic[R]):
             follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
         opened = partial(self.client.open_logs, self._submitted)
-        return reader.log_lines(opened, params, retry_s=self.client.config.retry_s)
+        return reader.log_lines(opened, params, retry_s=self.client.config.patience_s())
 
     def log_entries(
         self,
@@ -645,7 +645,7 @@ class Job(Generic[R]):
             follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
         opened = partial(self.client.open_logs, self._submitted)
-        return reader.log_entries(opened, params, retry_s=self.client.config.retry_s)
+        return reader.log_entries(opened, params, retry_s=self.client.config.patience_s())
 
     def stacks(self) -> JobStacks:
         """The stacks of all processes of the running job: what each rank does now. `str()` groups
@@ -845,7 +845,7 @@ class Job(Generic[R]):
         self._shown_notices.update(new)
         with in_cell_or_terminal(info, file) as cell:
             out = cell or (sys.stdout if file is None else file)
-            retry_s = self.client.config.retry_s
+            retry_s = self.client.config.patience_s()
             output = LogOutput(
                 info.name, out, prefix, retry_s=retry_s, beside=cell, waits_for=silence, **look
             )

@@ -15,7 +15,7 @@ secrets stay with it.
                                         # those of the system
     insecure = false                    # true: a token may travel over plain http
     retry_s = 30                        # seconds for which a call is repeated while no server
-                                        # answers
+                                        # answers; default 120 if it has answered before, else 30
     notify = "https://..."              # webhook of jobs that name none
 """
 
@@ -42,8 +42,12 @@ RETRY_S = "CLIENT_LIB_RETRY_S"
 NOTIFY = "CLIENT_LIB_NOTIFY"
 
 LOCAL = "local"  # endpoint or profile that always means the local server
-# a server that is being restarted is back by then; people begin to wonder at about a minute
 RETRY_S_DEFAULT = 30.0
+"""Seconds in which a call is repeated while an address does not answer that may be wrong."""
+RESTART_S = 120.0
+"""The same where the address has answered before: a server on a cluster may take as long to be
+replaced.
+"""
 
 _KEYS: dict[
     str, tuple[tuple[type, ...], str]
@@ -77,13 +81,21 @@ class Config:
     """None: none is sent (the local server's own is read from its state directory)."""
     insecure: bool = False  # the token may travel over plain http to another host
     ca_bundle: str | None = None  # file of certificate authorities; None: the default ones
-    # seconds in which a call is repeated while no server answers; 0: not
-    retry_s: float = RETRY_S_DEFAULT
+    retry_s: float | None = None
+    """Seconds in which a call is repeated while no server answers; 0: not. None: see `patience_s`.
+    """
     notify: str | None = field(default=None, repr=False)  # webhook of jobs that name none
     state_dir: Path | None = None
     """State directory of the local server; None: the default one, or
     `endpoint` is another server.
     """
+
+    def patience_s(self, *, answered: bool = True) -> float:
+        """Seconds in which a call is repeated while no server answers. `answered`: this address has
+        answered before. The local server is started again when it is needed."""
+        if self.retry_s is not None:
+            return self.retry_s
+        return RESTART_S if answered and self.endpoint is not None else RETRY_S_DEFAULT
 
 
 def config_file() -> Path:
@@ -123,7 +135,7 @@ def resolve(
         (token or os.environ.get(TOKEN) or chosen.get("token")) if url else None,
         _first(insecure, _flag(INSECURE), chosen.get("insecure"), False),
         _first(ca_bundle, os.environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
-        _first(*retries, chosen.get("retry_s"), RETRY_S_DEFAULT),
+        _first(*retries, chosen.get("retry_s"), None),
         os.environ.get(NOTIFY) or chosen.get("notify"),
         None if url else chosen_state_dir(),
     )

@@ -10,8 +10,9 @@ in seconds:
 
     pause after try n = max(Retry-After, random between 0 and min(0.05 x 2^(n-1), 5) seconds)
 
-The ranges are 0 .. 0.05, 0 .. 0.1, ... 0 .. 5 s: about 16 tries within the default bound of 30 s. A
-pause that would end after the bound is not begun. Only calls that are safe to repeat are repeated:
+The ranges are 0 .. 0.05, 0 .. 0.1, ... 0 .. 5 s: about 16 tries within 30 s. The default bound is
+120 s for an address that has answered this user before, else 30 s. A pause that would end after the
+bound is not begun. Only calls that are safe to repeat are repeated:
 a POST that creates a job or a group carries an Idempotency-Key.
 """
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from client_lib import errors
 from client_lib.spec import paths
 from client_lib.spec.paths import HEARTBEAT_S
+from client_lib.transport import answered_servers
 from client_lib.transport.config import CA_BUNDLE, Config, Endpoint
 from client_lib.transport.failures import (
     ERROR_BODY_MAX,
@@ -236,7 +238,7 @@ class Rest:
                     return b""
                 raise
 
-        return self._repeated(attempt, self._config.retry_s if retry_s is None else retry_s)
+        return self._repeated(attempt, retry_s)
 
     def read(
         self,
@@ -268,7 +270,7 @@ class Rest:
                 file.writelines(answer.blocks)
 
         request = Request("GET", path, {}, None, {}, READ_S)
-        self._repeated(attempt, self._config.retry_s)
+        self._repeated(attempt, None)
 
     @contextmanager
     def stream(
@@ -286,7 +288,7 @@ class Rest:
         request = Request(
             "POST" if begins else "GET", path, _given(params), begins, headers or {}, read_s
         )
-        retry_s = 0.0 if begins else self._config.retry_s
+        retry_s = 0.0 if begins else None
         with ExitStack() as opened:
             yield self._repeated(lambda found: opened.enter_context(found.open(request)), retry_s)
 
@@ -310,13 +312,17 @@ class Rest:
                 if deadline is not None and time.monotonic() > deadline:
                     return
 
-    def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
+    def _repeated(self, attempt: Callable[[Transport], T], bound_s: float | None) -> T:
         """The value of `attempt`, which is repeated while it raises Transient and `bound_s` seconds
-        are not over. Raises the error inside the last Transient; after several tries its message
-        says how long they took."""
+        are not over; None: the configured bound. Raises the error inside the last Transient; after
+        several tries its message says how long they took."""
         try:
             return self._once(attempt)
         except Transient as first:
+            if bound_s is None:
+                endpoint = self._config.endpoint
+                answered = endpoint is not None and answered_servers.has_answered(endpoint)
+                bound_s = self._config.patience_s(answered=answered)
             if bound_s <= 0:
                 raise first.error from first.__cause__
             return _again(lambda: self._once(attempt), first, bound_s)
@@ -325,7 +331,10 @@ class Rest:
         """The value of `attempt`. After Transient the next try looks for the server again."""
         connected = self._connection()
         try:
-            return attempt(connected)
+            value = attempt(connected)
+            if self._config.endpoint is not None:
+                answered_servers.note(self._config.endpoint)
+            return value
         except Transient:
             with self._own_lock():  # running calls of other threads keep the old connections
                 if self._connected is connected:

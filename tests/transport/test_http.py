@@ -26,6 +26,7 @@ from client_lib.transport.failures import Transient
 from client_lib.transport.http import RequestsTransport
 from client_lib.transport.rest import Connect, Rest, Upload
 from client_lib.version import user_agent
+from tests.kit.bounds import Bounds
 from tests.kit.odd_server import OddServer, http
 from tests.kit.processes import free_port
 
@@ -43,7 +44,9 @@ def each_transport(request: pytest.FixtureRequest) -> None:
     connect = request.param
 
 
-def rest(url: str, token: str | None = "secret", retry_s: float = 0.0, **settings: Any) -> Rest:
+def rest(
+    url: str, token: str | None = "secret", retry_s: float | None = 0.0, **settings: Any
+) -> Rest:
     return Rest(
         lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings), connect
     )
@@ -249,6 +252,22 @@ def test_the_user_s_bound_ends_the_tries_and_the_message_says_how_long() -> None
     problem = refused(f"http://127.0.0.1:{free_port()}", retry_s=0.5)
     assert time.monotonic() - begin < 3
     assert "tried for 0." in problem.message
+
+
+def test_an_address_that_has_answered_before_is_tried_for_longer(
+    odd_server: Start, bounds: Bounds
+) -> None:
+    """As in a rollout on a cluster; the tries for an address that may be wrong stay few."""
+    bounds("client_lib.transport.config", RETRY_S_DEFAULT=0.0, RESTART_S=20.0)
+    away = http("503 No", b"")
+    never = odd_server(away)
+    with pytest.raises(errors.Unavailable):
+        rest(never.url, retry_s=None).call("GET", "/x")
+    assert len(never.requests) == 1
+    server = odd_server(OK, away, away, OK)
+    for _ in range(2):
+        assert rest(server.url, retry_s=None).call("GET", "/x") == b"{}"
+    assert len(server.requests) == 4
 
 
 def test_a_delete_whose_answer_was_lost_is_done(odd_server: Start) -> None:

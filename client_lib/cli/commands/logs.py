@@ -148,7 +148,7 @@ def logs(
             printer.data_at_once(f"==> {found['name']} <==")
         more = {"job": found["name"]} if len(names) > 1 else {}
         open_logs = partial(connection.rest.open_logs, found["name"])
-        retry_s = connection.config.retry_s
+        retry_s = connection.config.patience_s()
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
                 printer.hint(
