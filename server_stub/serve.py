@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -30,7 +30,7 @@ from client_lib.errors import ClientLibError, Conflict, InvalidRequest, ServerEr
 from client_lib.launcher_protocol.plan import OPEN_FILES
 from client_lib.spec.paths import is_loopback
 from client_lib.spec.state_dir import SERVER_LOG
-from server_stub import server_files
+from server_stub import server_files, standby
 from server_stub.app import build
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.outputs import OutputsUpload
@@ -49,6 +49,7 @@ from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.server_log import rotate
 from server_stub.service import Service
 from server_stub.settings import Settings
+from server_stub.standby import StandIn
 from server_stub.store import Superseded
 from server_stub.worker_gateway.attempt import WorkerRegistry
 
@@ -70,16 +71,27 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
     """Run until a signal or idleness ends it. `recover`: rebuild a lost or damaged database.
 
     Raises ClientLibError if it can't start or go on: a busy port, another server, a directory that
-    can't be used.
+    can't be used. On a cluster it waits for the end of another server.
     """
     _raise_open_files()
     keep_large_blocks_apart()
     server_files.prepare(settings.state_dir, settings.data_dir)
     facts = server_files.facts(__version__, settings.data_dir)
-    with (
-        server_files.locked([settings.state_dir, settings.data_dir], facts) as locks,
-        _listen(settings) as listening,
-    ):
+    with ExitStack() as held:
+
+        def take_locks() -> Sequence[server_files.DirectoryLock]:
+            directories = [settings.state_dir, settings.data_dir]
+            return held.enter_context(server_files.locked(directories, facts))
+
+        if settings.runtime == "kubernetes":
+            listening = held.enter_context(_listen(settings))
+            stand_in = StandIn(listening)
+            held.callback(stand_in.end)
+            locks = standby.wait(take_locks, stand_in)
+        else:
+            locks = take_locks()
+            listening = held.enter_context(_listen(settings))
+            stand_in = StandIn(listening)
         facts["url"] = _url(listening)
         for lock in locks:
             lock.write(facts)
@@ -87,7 +99,7 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_run(settings, listening, facts, locks, recover))
+            loop.run_until_complete(_run(settings, listening, facts, locks, recover, stand_in))
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -118,6 +130,7 @@ async def _run(
     facts: server_files.Facts,
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
+    stand_in: StandIn,
 ) -> None:
     tokens, user_accounts = _users(settings)
     room = Room(settings.data_dir, settings.min_free_bytes)
@@ -156,6 +169,7 @@ async def _run(
         # what the start has made stays: a full collection that walks it stops all requests for 0.1
         # s
         gc.freeze()
+        stand_in.end()
         listening.listen(BACKLOG)  # connections wait there until uvicorn accepts them
         with server.capture_signals():  # a client may send one as soon as it sees server.json
             server_files.write_server_json(settings.state_dir, facts)

@@ -207,6 +207,7 @@ def test_every_value_is_in_the_objects(template: Template) -> None:
     [
         ([], "users.file=users.toml, or users.secret=NAME"),
         (["--set", f"{USERS},storage.sise=1Gi"], "additional properties 'sise' not allowed"),
+        (["--set", f"{USERS},replicas=2"], "replicas=2: one server works on the data"),
         (["--set", f"{USERS},settings.database_url=x"], "invalid propertyName 'database_url'"),
         (
             ["--set", f"{USERS},gateway.enabled=true"],
