@@ -21,7 +21,7 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -34,7 +34,7 @@ from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
 from server_stub.users import User
-from server_stub.worker_gateway.attempt import WorkerRegistry
+from server_stub.worker_gateway.attempt import OpenAttempt, WorkerRegistry
 
 if TYPE_CHECKING:
     from server_stub.http.oidc import Oidc
@@ -70,6 +70,16 @@ async def authenticate(users: Users, logins: Logins, workers: WorkerRegistry, sc
         scope["user"] = user
     else:
         scope["user"] = await users.of_header(header)
+
+
+def sender(scope: Scope) -> str:
+    """The sender of a request, under whose name its shares are counted: a user, or all jobs of a
+    user together. No user's name has a space."""
+    if "user" in scope:
+        return cast(User, scope["user"]).name
+    if "attempt" in scope:
+        return f"the jobs of {cast(OpenAttempt, scope['attempt']).group.owner}"
+    return "clients without a token"
 
 
 class Users:

@@ -11,8 +11,8 @@ lets the request be authenticated, and bounds the size and the time of its body.
 as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's
 result have larger bounds, which their handlers check while they stream; the bytes of a session are
 passed on as they arrive; other bodies are kept in memory, and the server has a bound on all of them
-together. A body is read only when a handler asks for it, which comes after the authentication; only
-a login reads a small body without a valid token.
+together, and on the bodies of each sender. A body is read only when a handler asks for it, which
+comes after the authentication; only a login reads a small body without a valid token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import logging
 import re
 import resource
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unavailable
 from client_lib.spec import paths
+from server_stub.http.auth import sender
 
 HEAD_MAX = 64 * 1024
 """Bytes of request line and headers; nginx and h11 allow as much."""
@@ -60,7 +61,10 @@ ENTRIES_MAX = 200_000
 """Commas and opening brackets of a body: it has no more lists, objects and entries. While `json`
 parses them, 0.1 s, no other request is answered."""
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
-"""Bytes of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB."""
+"""Bytes of all bodies in memory."""
+SENDERS_BODIES_BYTES = 4 * MAX_BODY_BYTES
+"""Bytes of the bodies of one sender in memory. Many submits have 20 kB, a piece of an output has
+8 MiB."""
 SMALL_BODY_BYTES = 64 * 1024
 """Bytes of a body that is taken without room in BODIES_MAX_BYTES, so that large bodies don't keep
 small ones out."""
@@ -236,12 +240,48 @@ class Connection(HttpToolsProtocol):
 
 
 class Bodies:
-    """The room for bodies in the memory of one server."""
+    """The room for bodies in the memory of one server, and the share of each sender: what one user
+    sends, or the jobs of a user, leaves room for others."""
 
     def __init__(self, max_upload_bytes: int) -> None:
         # of a snapshot or a result, which is not kept in memory
         self.max_upload_bytes = max_upload_bytes
-        self.free = BODIES_MAX_BYTES  # bytes
+        self.taken: Counter[str] = Counter()
+        """Bytes, by sender."""
+
+
+class _Room:
+    """The room that one body has taken."""
+
+    def __init__(self, bodies: Bodies, scope: Scope) -> None:
+        self._taken = bodies.taken
+        self._scope = scope
+        self._of = ""
+        """The sender, who is known when the body is read: pages find their user themselves."""
+        self._size = 0
+
+    def grow_to(self, size: int) -> None:
+        """Take room for `size` bytes in all. Raises Unavailable: there is none."""
+        more = size - self._size
+        if size <= SMALL_BODY_BYTES or more <= 0:
+            return
+        self._of = self._of or sender(self._scope)
+        if self._taken[self._of] + more > SENDERS_BODIES_BYTES:
+            raise Unavailable(
+                f"the server is receiving too many large requests of {self._of}",
+                hint="send the next request when one of these has its answer",
+            )
+        if self._taken.total() + more > BODIES_MAX_BYTES:
+            raise Unavailable(
+                "the server is receiving too many large requests", hint="try again in a moment"
+            )
+        self._taken[self._of] += more
+        self._size = size
+
+    def give_back(self) -> None:
+        self._taken[self._of] -= self._size
+        if not self._taken[self._of]:
+            del self._taken[self._of]
 
 
 @dataclass
@@ -271,7 +311,8 @@ class Guard:
             sending = send if self.authenticate is None else partial(_send_uncached, send)
             await self.app(scope, body.receive, sending)
         finally:
-            self.bodies.free += body.claimed
+            if body.room:
+                body.room.give_back()
 
     async def _checked(self, scope: Scope, receive: Receive) -> _Body:
         """The body with its bounds. Raises TooLarge."""
@@ -303,7 +344,7 @@ class Guard:
             receive,
             declared,
             bound,
-            None if is_file or is_passed_on else self.bodies,
+            None if is_file or is_passed_on else _Room(self.bodies, scope),
             complete=not has_body,
             of_user=not (is_file or is_passed_on) and "attempt" not in scope,
         )
@@ -333,16 +374,14 @@ def _too_large(bound: int) -> TooLarge:
 
 
 class _Body:
-    """A body as it is received. With `bodies` it is kept in memory: at most `bound`
-    bytes, for which there is room.
-    """
+    """A body as it is received. With `room` it is kept in memory, and has at most `bound` bytes."""
 
     def __init__(
         self,
         receive: Receive,
         declared: int,
         bound: int,
-        bodies: Bodies | None,
+        room: _Room | None,
         *,
         complete: bool,
         of_user: bool,
@@ -352,24 +391,29 @@ class _Body:
         self._receive = receive
         self._declared = declared
         self._bound = bound
-        self._bodies = bodies
+        self.room = room
         self._complete = complete
         self._of_user = of_user
-        self.claimed = 0
-        """Bytes of the room in `bodies`."""
         self._size = 0
         self._entries = 0
         """Commas and opening brackets of the body so far."""
         self._waited_s = 0.0
 
     async def receive(self) -> Message:
-        """The next piece. Raises TooLarge, and Unavailable: there is no room, or
-        it does not arrive in time.
-        """
+        """The next piece. Raises TooLarge, and Unavailable: there is no room, or it does not arrive
+        in time. The rest of a body that is too large is read for a while, and dropped."""
         if self._complete:
             return await self._receive()  # waits for the disconnect
-        if not self._size:
-            self._claim(self._declared)
+        message = await self._in_time()
+        try:
+            self._count(message)
+        except ClientLibError:
+            if not self._complete:
+                await _discard(self._receive)
+            raise
+        return message
+
+    async def _in_time(self) -> Message:
         began = time.monotonic()
         limit_s = BODY_S + self._size / BODY_RATE
         try:
@@ -380,34 +424,23 @@ class _Body:
                 hint="send it again",
             ) from None
         self._waited_s += time.monotonic() - began
+        return message
+
+    def _count(self, message: Message) -> None:
         piece = message.get("body", b"")
         self._size += len(piece)
+        self._complete = not message.get("more_body", False)
         self._entries += sum(map(piece.count, (b",", b"[", b"{")))
         if self._of_user and self._entries > ENTRIES_MAX:
-            await _discard(self._receive)
             raise TooLarge(
                 f"the request body has more than {ENTRIES_MAX} commas and brackets, between "
                 "entries or in texts",
                 hint="send a large text in a file, and a large group in parts",
             )
-        self._complete = not message.get("more_body", False)
-        if self._bodies and self._size > self._bound:
-            await _discard(self._receive)
+        if self.room and self._size > self._bound:
             raise _too_large(self._bound)
-        self._claim(self._size)
-        return message
-
-    def _claim(self, size: int) -> None:
-        """Claim room for `size` bytes of this body in all."""
-        more = size - self.claimed
-        if not self._bodies or size <= SMALL_BODY_BYTES or more <= 0:
-            return
-        if more > self._bodies.free:
-            raise Unavailable(
-                "the server is receiving too many large requests", hint="try again in a moment"
-            )
-        self._bodies.free -= more
-        self.claimed = size
+        if self.room:
+            self.room.grow_to(max(self._size, self._declared))
 
 
 async def _discard(receive: Receive) -> None:

@@ -63,6 +63,8 @@ class WorkerGroup:
     function: Path | None
     log_limit_bytes: int
     """Bound for the log of one worker, whose head and tail are kept."""
+    owner: str = ""
+    """User who owns the job."""
     inputs: Callable[[], Awaitable[Iterator[bytes]]] | None = None
     """Packs what these workers get of other jobs as a tar.gz; None: nothing."""
     may_return: Callable[[WorkerView], bool] | None = None

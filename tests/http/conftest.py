@@ -38,10 +38,12 @@ from server_stub.service import Service
 from server_stub.service.stored import row_of
 from server_stub.settings import Settings
 from server_stub.store.rows import NewJob
-from server_stub.worker_gateway.attempt import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerGroup, WorkerRegistry
 from tests.kit.fakes import FakeRuntime
 
 DEADLINE_S = 20.0
+GANG = 20
+"""Workers of a job."""
 
 
 @dataclass
@@ -132,6 +134,17 @@ class Running:
 
     def as_user(self, name: str) -> Api:
         return Api(self.url, self.tokens[name])
+
+    def as_worker(self, owner: str, number: int = 0) -> Api:
+        """The view of a worker of attempt 1 of a job `train` of this user, without the job."""
+        folder = self.settings.data_dir / f"job-of-{owner}"
+        workers = tuple(folder / str(each) for each in range(GANG))
+        group = WorkerGroup(folder.name, "train", 1, folder, workers, 1, None, None, 2**30, owner)
+        self.call(lambda: self.parts.workers.open(group, lambda: None))
+        worker = Api(self.url, self.parts.workers.token(folder.name, 1))
+        about = {paths.POD_UID: f"pod-{number}", paths.WORKER_PROTOCOL: "1"}
+        worker.session.headers.update(about)
+        return worker
 
     def anonymous(self) -> Api:
         return Api(self.url, None)

@@ -1,8 +1,11 @@
 """Requests of one user keep no other user waiting."""
 
+import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,8 +15,9 @@ import requests
 
 from client_lib.spec import paths
 from server_stub.files.job_dirs import log_dir
+from server_stub.http.limits import SMALL_BODY_BYTES
 from server_stub.logs import search
-from tests.http.conftest import Api, Running
+from tests.http.conftest import DEADLINE_S, GANG, Api, Running
 from tests.kit.bounds import Bounds
 from tests.kit.loop_blocks import BLOCK_S, blocks_of_loops
 from tests.kit.waiting import until
@@ -157,6 +161,50 @@ def test_a_body_of_very_many_unknown_fields_keeps_nobody_waiting(ann: Api, ben: 
     for answer in answers:
         assert answer.status_code == 413
         assert "more than 200000 commas and brackets" in answer.json()["message"]
+
+
+def test_no_worker_of_a_gang_with_large_messages_is_refused(server: Running) -> None:
+    text = json.dumps({"mark": "m", "processes": [{"dump": "x" * 2 * SMALL_BODY_BYTES}]})
+    gang = [server.as_worker("ann", number) for number in range(GANG)]
+
+    def send(number: int) -> requests.Response:
+        path = f"{paths.worker('train', 1, number)}/stacks"
+        return gang[number]("PUT", path, data=text)
+
+    with ThreadPoolExecutor(GANG) as pool:
+        answers = [answer.status_code for answer in pool.map(send, range(GANG))]
+    assert answers == [200] * GANG
+
+
+def test_large_messages_of_other_jobs_keep_no_worker_waiting(server: Running) -> None:
+    turns = server.parts.large_requests
+
+    async def begin() -> None:
+        await turns.of("the jobs of ann").__aenter__()
+
+    asyncio.run_coroutine_threadsafe(begin(), server._loop).result(DEADLINE_S)
+    worker = server.as_worker("ben")
+    text = json.dumps({"mark": "m", "processes": [{"dump": "x" * 2 * SMALL_BODY_BYTES}]})
+    assert worker("PUT", f"{paths.worker('train', 1, 0)}/stacks", data=text).ok
+
+
+def test_a_large_request_whose_client_has_left_is_not_handled(server: Running, ann: Api) -> None:
+    turn = server.parts.large_requests.of("ann")
+    on_loop = partial(asyncio.run_coroutine_threadsafe, loop=server._loop)
+    on_loop(turn.__aenter__()).result(DEADLINE_S)
+    request = json.dumps(
+        {
+            "spec": {"script": "echo", "type": "binary"},
+            "code": {"mode": "in_place"},
+            "submitter": {"environment": {"A": "x" * 2 * SMALL_BODY_BYTES}},
+        }
+    )
+    with pytest.raises(requests.ReadTimeout):
+        ann.session.post(ann.url + paths.JOBS, data=request, timeout=0.5)
+    until(lambda: server.parts.bodies.taken["ann"] > 0)
+    on_loop(turn.__aexit__(None, None, None)).result(DEADLINE_S)
+    until(lambda: [line["status"] for line in server.log_lines()] == [499])
+    assert ann("GET", paths.JOBS).json()["jobs"] == []
 
 
 @pytest.mark.parametrize("path", ["/public/v2/service_auth", paths.PING, "/login"])

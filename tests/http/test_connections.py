@@ -4,6 +4,7 @@ get connections and memory.
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -26,8 +27,8 @@ def impatient(start_server: Callable[..., Running], bounds: Bounds) -> Running:
 
 @pytest.fixture
 def narrow(start_server: Callable[..., Running], bounds: Bounds) -> Running:
-    """Room for two bodies of LARGE bytes."""
-    bounds("server_stub.http.limits", BODIES_MAX_BYTES=2 * LARGE)
+    """Room for three bodies of LARGE bytes, of which each sender may have two."""
+    bounds("server_stub.http.limits", BODIES_MAX_BYTES=3 * LARGE, SENDERS_BODIES_BYTES=2 * LARGE)
     return start_server()
 
 
@@ -174,29 +175,44 @@ def begun(narrow: Running) -> Iterator[list[socket.socket]]:
     token = narrow.tokens["ann"]
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(narrow)) for _ in range(2)]
-        connections[0].sendall(head("POST", paths.JOBS, token, f"Content-Length: {LARGE}"))
+        connections[0].sendall(head("POST", paths.JOBS, token, f"Content-Length: {LARGE}") + b" ")
         connections[1].sendall(head("POST", paths.JOBS, token, "Transfer-Encoding: chunked"))
         connections[1].sendall(f"{LARGE:x}\r\n".encode() + LARGE * b" " + b"\r\n")
-        until(lambda: narrow.call(lambda: narrow.parts.bodies.free) == 0)
+        until(lambda: taken(narrow) == {"ann": 2 * LARGE})
         yield connections
 
 
 @pytest.mark.parametrize("path", [paths.JOBS, "/public/v2/jobs"])
-def test_unfinished_bodies_leave_a_bound_of_memory(
+def test_unfinished_bodies_leave_a_bound_of_memory_and_others_their_share(
     path: str, narrow: Running, begun: list[socket.socket]
 ) -> None:
     ann = narrow.as_user("ann")
     answer = ann("POST", path, data=LARGE * b" ")
     assert answer.status_code == 503, answer.text
-    assert "too many large requests" in answer.text
+    assert "too many large requests of ann" in answer.text
     if path == paths.JOBS:
         assert (answer.json()["code"], answer.headers["Retry-After"]) == ("unavailable", "1")
     assert ann.submit().status_code == 201  # a small one
+    assert narrow.as_user("ben")("POST", path, data=LARGE * b" ").status_code == 422
+    with connect(narrow) as another:
+        another.sendall(
+            head("POST", path, narrow.tokens["root"], f"Content-Length: {LARGE}") + b" "
+        )
+        until(lambda: taken(narrow).total() == 3 * LARGE)
+        answer = narrow.as_user("ben")("POST", path, data=LARGE * b" ")
+        assert answer.status_code == 503
+        assert "of ann" not in answer.text
+        assert "of ben" not in answer.text
     for connection in begun:
         connection.close()
     until(lambda: ann("POST", path, data=LARGE * b" ").status_code != 503)
     assert ann("POST", path, data=LARGE * b" ").status_code == 422
-    assert narrow.call(lambda: narrow.parts.bodies.free) == 2 * LARGE
+    until(lambda: not taken(narrow))
+
+
+def taken(server: Running) -> Counter[str]:
+    """Bytes of bodies in the memory of the server, by sender."""
+    return server.call(lambda: Counter(server.parts.bodies.taken))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])

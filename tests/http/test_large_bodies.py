@@ -6,10 +6,10 @@ import re
 import pytest
 
 from client_lib.spec import paths
-from server_stub.http.api.large_bodies import REPORTS
+from server_stub.http.auth import sender
 from server_stub.http.limits import SMALL_BODY_BYTES
 from server_stub.http.users_file import USER_NAME
-from tests.http.conftest import Api
+from tests.http.conftest import Api, Running
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
@@ -23,5 +23,8 @@ def test_the_size_of_a_body_does_not_change_its_answer(ann: Api, media_type: str
     assert answers[0] == answers[1]
 
 
-def test_no_user_has_the_turns_of_the_workers() -> None:
-    assert re.fullmatch(USER_NAME, REPORTS) is None
+def test_no_user_has_the_turns_of_the_workers(server: Running) -> None:
+    server.as_worker("ann")
+    attempt = server.parts.workers.find("job-of-ann", 1)
+    assert re.fullmatch(USER_NAME, sender({"attempt": attempt})) is None
+    assert re.fullmatch(USER_NAME, sender({})) is None

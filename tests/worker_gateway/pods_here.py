@@ -128,6 +128,7 @@ class PodsHere:
             function=attempt.function,
             inputs=partial(_inputs, attempt) if attempt.after else None,
             log_limit_bytes=made.log_limit_bytes,
+            owner=attempt.owner,
             may_return=ending.may_return(attempt.spec),
         )
         self._registry.open(group, partial(self._observe, key))

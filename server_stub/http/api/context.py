@@ -18,7 +18,7 @@ from client_lib.spec import paths
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.auth import Logins, Users
-from server_stub.http.limits import Bodies
+from server_stub.http.limits import SENDERS_BODIES_BYTES, SMALL_BODY_BYTES, Bodies
 from server_stub.http.metrics import Traffic
 from server_stub.logs.hub import LogHub
 from server_stub.service import Service
@@ -56,9 +56,15 @@ class Context:
     )
     """Comparisons of the code of two jobs: each takes up to some seconds."""
     large_requests: Turns = field(
-        default_factory=lambda: Turns("large requests", at_once=4, of_user=1, waiting_of_user=15)
+        default_factory=lambda: Turns(
+            "large requests",
+            at_once=4,
+            of_user=1,
+            waiting_of_user=SENDERS_BODIES_BYTES // SMALL_BODY_BYTES,
+        )
     )
-    """Requests with large bodies, from the parsing of the body to the answer."""
+    """Requests with large bodies, from the parsing of the body to the answer. What waits has room
+    in `bodies`, which bounds it: all workers of a job may send at once."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
 

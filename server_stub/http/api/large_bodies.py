@@ -15,17 +15,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Scope
 
 from server_stub.http.api.context import context
+from server_stub.http.auth import sender
 from server_stub.http.limits import SMALL_BODY_BYTES
 from server_stub.turns import finished
-
-REPORTS = "the workers"
-"""The name under which the reports of all workers take turns together. It has a space, so that no
-user has this name."""
 
 _thread = ThreadPoolExecutor(1, "large-body")
 """One thread: several would share the time of one core with the event loop."""
@@ -35,7 +31,9 @@ _DROPPED = b"{}"
 
 
 class BodyRoute(APIRoute):
-    """A route whose requests with large bodies are handled in turns."""
+    """A route of which large bodies are handled in turns. The request of a client that leaves while
+    it waits is dropped; one that has its turn goes on, as the thread can't be stopped, and takes
+    time of its sender's other requests alone."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -47,7 +45,9 @@ class BodyRoute(APIRoute):
             if len(received.whole) <= SMALL_BODY_BYTES:
                 return await handle(received)
             parts = await context(request)
-            async with parts.large_requests.of(_sender(request.scope)):
+            async with parts.large_requests.of(sender(request.scope)):
+                if await request.is_disconnected():
+                    raise ClientDisconnect
                 order = await finished(_thread.submit(self._validated, received.whole))
                 # a handler without the request can't read the body again
                 kept = received.whole if self.dependant.request_param_name else _DROPPED
@@ -107,7 +107,3 @@ class _Validated(_Received):
 
     async def json(self) -> Any:
         return self._order
-
-
-def _sender(scope: Scope) -> str:
-    return scope["user"].name if "user" in scope else REPORTS

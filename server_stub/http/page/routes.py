@@ -120,8 +120,8 @@ class Pages:
             user = self._logins.of_cookie(request.scope)
             if user is None:  # nothing of its body is read
                 return _page(request, "login.html", 401)
-            self._logins.user(request.scope, (await _form(request)).get("csrf"))
             request.scope["user"] = user
+            self._logins.user(request.scope, (await _form(request)).get("csrf"))
             of = Named(user, request.path_params.get("name", ""), request.query_params.get("owner"))
             page = handler(request, of)
             return await (while_connected(request, page) if request.method == "GET" else page)

@@ -173,6 +173,7 @@ class Cluster:
             function=attempt.function,
             inputs=archive if after else None,
             log_limit_bytes=plan.log_share(attempt, self.options.settings.log_limit_bytes),
+            owner=attempt.owner,
             may_return=ending.may_return(attempt.spec),
         )
         return self.registry.open(group, changed)
