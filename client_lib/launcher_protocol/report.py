@@ -3,6 +3,7 @@ reads it.
 """
 
 import datetime
+import json
 from typing import (
     Any,
     Callable,
@@ -13,9 +14,12 @@ from typing import (
     TypedDict,
 )
 
-from client_lib.launcher_protocol.outcome import Ended, WorkerOutcome, is_peer_loss
+from client_lib.launcher_protocol.json_entries import ENTRIES_MAX, entries
+from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, WorkerOutcome, is_peer_loss
 from client_lib.launcher_protocol.plan import PROTOCOL, WorkerPlan
 
+_SIZE_MAX = 12 * 2**20
+"""Characters of a report; the server takes 16 MiB."""
 _TIMES = ("started_at", "ended_at", "failed_at")
 
 
@@ -150,6 +154,43 @@ def as_json(
         "log_end_seq": log_end_seq,
         "log_end_offset": log_end_offset,
     }
+
+
+def within_bounds(report: Report) -> Report:
+    """The report as the server takes it: if it is too large, ranks that are not the first to fail
+    lose most of their last lines, then all of them and their tracebacks, and the report its stacks;
+    then the first failing rank loses most of its last lines, too."""
+    whole = report
+    for of_others, of_first in (
+        (LAST_LINES, LAST_LINES),
+        (10, LAST_LINES),
+        (0, LAST_LINES),
+        (0, 10),
+    ):
+        if _fits(report):
+            break
+        first = whole["first_failing_rank"]
+        report = whole.copy()
+        report["ranks"] = [
+            _shortened(rank, of_first if rank["rank"] == first else of_others)
+            for rank in whole["ranks"]
+        ]
+        if not of_others:
+            report.pop("stacks", None)
+    return report
+
+
+def _fits(report: Report) -> bool:
+    text = json.dumps(report)
+    return len(text) <= _SIZE_MAX and entries(text) <= ENTRIES_MAX
+
+
+def _shortened(rank: RankReport, lines: int) -> RankReport:
+    shorter = rank.copy()
+    shorter["last_lines"] = rank["last_lines"][-lines:] if lines else []
+    if not lines:
+        shorter["traceback"] = None
+    return shorter
 
 
 def storable(value: object) -> Any:

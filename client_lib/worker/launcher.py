@@ -468,7 +468,7 @@ class Launcher:
             from client_lib.worker.stacks import within_bounds
 
             content["stacks"] = within_bounds(self._stacks, _STACKS_MAX)
-        return report.storable(content)  # type: ignore[no-any-return]
+        return report.within_bounds(report.storable(content))
 
     def _ended(self, exit: Exit) -> Ended:
         error_file = self._directory.error_file(exit.rank)

@@ -36,8 +36,9 @@ _PROCESS_S = 1.0
 _POLL_S = 0.001
 _DUMP_MAX = 512 * 1024
 """Most bytes of one process."""
-_ALL_MAX = 8 * 1024 * 1024
-"""Most characters of all processes: the server takes 16 MiB in one request."""
+ALL_MAX = 4 * 1024 * 1024
+"""Most characters of all processes. A frame has a comma and at least 24 characters, and the server
+takes 200 000 commas in one request."""
 _PROCESSES_MAX = 1000
 _STOPPED = "T"
 """State of a process that answers only when it is continued."""
@@ -140,7 +141,7 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
         thread.join()
 
     taken.sort(key=lambda each: each["rank"])
-    return within_bounds(taken, _ALL_MAX)
+    return within_bounds(taken, ALL_MAX)
 
 
 def _look(pid: int, folder: str) -> Optional[_Seen]:

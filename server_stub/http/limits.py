@@ -37,6 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unavailable
+from client_lib.launcher_protocol.json_entries import ENTRIES_MAX, entries
 from client_lib.spec import paths
 from server_stub.http.auth import sender
 
@@ -57,9 +58,6 @@ MAX_BODY_BYTES = 16 * 2**20
 """Bytes of one body; a submit carries the caller's environment, which Linux lets grow to 6 MB."""
 STRANGERS_BODY_BYTES = 4096
 """Bytes of a body without a valid token, such as a login."""
-ENTRIES_MAX = 200_000
-"""Commas and opening brackets of a body: it has no more lists, objects and entries. While `json`
-parses them, 0.1 s, no other request is answered."""
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
 """Bytes of all bodies in memory."""
 SENDERS_BODIES_BYTES = 4 * MAX_BODY_BYTES
@@ -81,6 +79,7 @@ _LINGER_S = 2.0
 _WORKER = f"{paths.JOBS}/[^/]+/attempts/[^/]+/workers/[^/]+"
 # whole paths: the path of an output ends with a name that its job has chosen
 _FILE = re.compile(f"{paths.SNAPSHOTS}/[^/]+|{_WORKER}/results/[^/]+")
+_BYTES = re.compile(f"{_WORKER}/(?:log|outputs/(?s:.+))")
 _SESSION = re.compile(f"(?:{paths.JOBS}/[^/]+|{_WORKER})/sessions/[^/]+")
 
 log = logging.getLogger(__name__)
@@ -346,7 +345,7 @@ class Guard:
             bound,
             None if is_file or is_passed_on else _Room(self.bodies, scope),
             complete=not has_body,
-            of_user=not (is_file or is_passed_on) and "attempt" not in scope,
+            is_json=not (is_file or is_passed_on or _BYTES.fullmatch(scope["path"])),
         )
 
 
@@ -384,16 +383,15 @@ class _Body:
         room: _Room | None,
         *,
         complete: bool,
-        of_user: bool,
+        is_json: bool,
     ) -> None:
-        """`of_user`: the body is JSON from a user, and ENTRIES_MAX holds for it; a worker's report
-        may have more entries."""
+        """`is_json`: ENTRIES_MAX holds for it."""
         self._receive = receive
         self._declared = declared
         self._bound = bound
         self.room = room
         self._complete = complete
-        self._of_user = of_user
+        self._is_json = is_json
         self._size = 0
         self._entries = 0
         """Commas and opening brackets of the body so far."""
@@ -430,8 +428,8 @@ class _Body:
         piece = message.get("body", b"")
         self._size += len(piece)
         self._complete = not message.get("more_body", False)
-        self._entries += sum(map(piece.count, (b",", b"[", b"{")))
-        if self._of_user and self._entries > ENTRIES_MAX:
+        self._entries += entries(piece)
+        if self._is_json and self._entries > ENTRIES_MAX:
             raise TooLarge(
                 f"the request body has more than {ENTRIES_MAX} commas and brackets, between "
                 "entries or in texts",

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from client_lib.durable import Opener
+from client_lib.launcher_protocol.json_entries import ENTRIES_MAX, entries
 from client_lib.launcher_protocol.plan import PROTOCOL
 from client_lib.launcher_protocol.report import Report, storable
 from client_lib.spec.states import Reason
@@ -94,9 +95,10 @@ class WorkerReport(_Strict):
 
 
 def parse(text: bytes | str) -> Report:
-    """The whole report, with texts that a database can hold. Raises ValueError that
-    names the first wrong field.
-    """
+    """The whole report, with texts that a database can hold. Raises ValueError that names the first
+    wrong field, or says that there are too many entries."""
+    if entries(text) > ENTRIES_MAX:
+        raise ValueError(f"it has more than {ENTRIES_MAX} commas and brackets")
     try:
         WorkerReport.model_validate_json(text)
     except ValidationError as error:

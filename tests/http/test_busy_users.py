@@ -163,6 +163,23 @@ def test_a_body_of_very_many_unknown_fields_keeps_nobody_waiting(ann: Api, ben: 
         assert "more than 200000 commas and brackets" in answer.json()["message"]
 
 
+@pytest.mark.parametrize("what", ["state", "report", "stacks"])
+def test_the_bound_of_entries_holds_for_workers_too(ben: Api, server: Running, what: str) -> None:
+    worker = server.as_worker("ann")
+    path = f"{paths.worker('train', 1, 0)}/{what}"
+    with others_are_answered(ben):
+        answer = worker("PUT", path, data=b"[" + b"[]," * 1_000_000 + b"[]]")
+    assert answer.status_code == 413
+    assert "more than 200000 commas and brackets" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("what", ["log?offset=5", f"outputs/a%0Ab?size=9&sha256={'0' * 64}"])
+def test_bytes_of_workers_may_have_any_number_of_commas(server: Running, what: str) -> None:
+    worker = server.as_worker("ann")
+    answer = worker("PUT", f"{paths.worker('train', 1, 0)}/{what}", data=b"," * 300_000)
+    assert answer.status_code != 413, answer.text
+
+
 def test_no_worker_of_a_gang_with_large_messages_is_refused(server: Running) -> None:
     text = json.dumps({"mark": "m", "processes": [{"dump": "x" * 2 * SMALL_BODY_BYTES}]})
     gang = [server.as_worker("ann", number) for number in range(GANG)]

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from fastapi.routing import RouteContext, iter_route_contexts
 from pydantic import BaseModel
 
+from client_lib.launcher_protocol.json_entries import ENTRIES_MAX
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import GroupRequest, SubmitRequest
 from server_stub.app import rest_api
 from server_stub.http.api.public_v2 import routes as platform_api
 from server_stub.http.api.public_v2.models import RunJobRequest
-from server_stub.http.limits import ENTRIES_MAX, HEAD_MAX, MAX_BODY_BYTES
+from server_stub.http.limits import HEAD_MAX, MAX_BODY_BYTES
 
 PAGES = [
     ("GET", "/"),

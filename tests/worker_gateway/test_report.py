@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
-from client_lib.launcher_protocol.outcome import Ended, of_ranks
+from client_lib.launcher_protocol.json_entries import ENTRIES_MAX, entries
+from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, of_ranks
 from client_lib.launcher_protocol.plan import WorkerPlan
-from client_lib.launcher_protocol.report import as_json, storable
+from client_lib.launcher_protocol.report import ProcessReport, as_json, storable, within_bounds
+from client_lib.worker import stacks
 from server_stub.files import outputs
 from server_stub.files.job_dirs import opener
 from server_stub.runtimes.verdict import (
@@ -27,6 +29,7 @@ from server_stub.runtimes.verdict import (
     verdict,
 )
 from server_stub.worker_gateway.report import MAX_BYTES, parse, read
+from tests.kit.examples import examples
 
 RANKS = [
     Ended(
@@ -140,10 +143,61 @@ def test_a_report_is_refused_or_every_reader_goes_on(
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "null", "[" * 10**6, '{"a":' * 10**6, '{"protocol": ' + "9" * 5000 + "}"],
+    ids=["empty", "list", "object", "null", "lists", "objects", "digits"],
 )
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         parse(text)
+
+
+def test_a_report_with_too_many_entries_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 200000 commas and brackets"):
+        parse(json.dumps(WHOLE | {"newer": [[]] * ENTRIES_MAX}))
+
+
+@given(
+    n_ranks=st.integers(1, 64),
+    first=st.integers(0, 63),
+    line=st.sampled_from(["x", "0.1, 0.2, ", "\u20ac", ","]),
+    length=st.integers(1, 4096),
+)
+@settings(max_examples=examples(8), deadline=None)
+def test_the_server_takes_each_report_of_a_launcher(
+    n_ranks: int, first: int, line: str, length: int
+) -> None:
+    lines = [(line * length)[:length]] * LAST_LINES
+    ranks = [RANKS[0]._replace(rank=number, last_lines=lines) for number in range(n_ranks)]
+    outcome = of_ranks(ranks, False, 0)._replace(first=ranks[first % n_ranks])
+    whole = as_json(PLAN, outcome, ranks, 1.8e9, 1.8e9 + 10, 7, 900)
+    sent = parse(json.dumps(within_bounds(whole)))
+    assert [rank["exit_code"] for rank in sent["ranks"]] == [1] * n_ranks
+    kept = sent["ranks"][first % n_ranks]["last_lines"]
+    assert kept == lines[: len(kept)]
+    assert len(kept) >= 10
+    if len(json.dumps(whole)) + entries(json.dumps(whole)) < ENTRIES_MAX:
+        assert sent == whole
+
+
+def test_the_server_takes_the_stacks_of_a_worker() -> None:
+    dump = '  File "x", line 1 in f\n' * 20_000
+    taken = [process_report(dump) for _ in range(1000)]
+    sent = json.dumps({"mark": "m", "processes": stacks.within_bounds(taken, stacks.ALL_MAX)})
+    assert entries(sent) <= ENTRIES_MAX
+    assert len(sent) < MAX_BYTES
+
+
+def process_report(dump: str) -> ProcessReport:
+    return {
+        "rank": 0,
+        "pid": 1,
+        "parent": 0,
+        "name": "python",
+        "state": "S",
+        "wchan": None,
+        "cpu_s": 1.5,
+        "dump": dump,
+        "why": None,
+    }
 
 
 def test_a_field_that_this_version_lacks_is_kept() -> None:

@@ -32,8 +32,8 @@ _DROPPED = b"{}"
 
 class BodyRoute(APIRoute):
     """A route of which large bodies are handled in turns. The request of a client that leaves while
-    it waits is dropped; one that has its turn goes on, as the thread can't be stopped, and takes
-    time of its sender's other requests alone."""
+    it waits is dropped. One that has its turn goes on, as the thread can't be stopped; its sender
+    has no other turn meanwhile."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
