@@ -32,7 +32,7 @@ def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -
         return get_command(app).main(args, prog_name=program, standalone_mode=False) or 0
     except typer.TyperException as wrong:
         print(
-            f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes",
+            f"Error: {wrong.format_message()}\n`{program} --help` lists the options",
             file=sys.stderr,
         )
         return WRONG

@@ -241,7 +241,7 @@ def _outcome(args: list[str]) -> int:
     except typer.TyperException as wrong:
         ctx = getattr(wrong, "ctx", None)
         where = ctx.command_path if ctx else PROGRAM
-        printer.hint(f"Error: {wrong.format_message()}\n`{where} --help` shows what it takes")
+        printer.hint(f"Error: {wrong.format_message()}\n`{where} --help` lists the options")
         return ExitCode.USAGE
     except ClientLibError as problem:
         printer.error(problem)

@@ -260,7 +260,7 @@ def started_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
 
 def keeps_running(name: str) -> str:
     """The message for a user who stops following a job."""
-    again = f"`client-lib logs -f {name}` shows it again"
+    again = f"`client-lib logs -f {name}` follows it again"
     stop = f"`client-lib cancel {name}` stops it"
     return f"\njob {name} keeps running; {again}, {stop}\n"
 

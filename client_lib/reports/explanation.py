@@ -97,32 +97,34 @@ PYTHON = Spelling(
 )
 
 _RUN_AGAIN = "{resubmit} runs it again"
-_MORE_RETRIES = f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does so"
-_LOGS = "{logs} has what it printed"
+_MORE_RETRIES = (
+    f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does that by itself"
+)
+_LOGS = "{logs} shows its output"
 
 NEXT: dict[Reason, str] = {  # the next step for every reason
     # while it waits
-    Reason.QUEUED: "it starts by itself as soon as there is room; {instances} shows what there is",
+    Reason.QUEUED: "it starts by itself as soon as there is room; {instances} shows what is free",
     Reason.UNSCHEDULABLE: (
-        "it starts by itself as soon as there is what the message names; {instances} shows what "
-        "there is. A smaller instance type, fewer workers or other nodes may fit now"
+        "it starts by itself as soon as what the message names is free; {instances} shows what is "
+        "free. A smaller instance type, fewer workers or other nodes may fit now"
     ),
     Reason.IMAGE_PULL: (
-        "an image with a wrong name needs a new submit with the right one; one of a private "
-        "registry needs a pull secret in the server's catalogue"
+        "if the name of the image is wrong, submit the job again with the right one; an image of "
+        "a private registry needs a pull secret in the server's catalogue"
     ),
     Reason.CODE_FETCH: "if it takes long, {doctor} checks whether workers reach the server",
-    Reason.STARTING: "{follow} prints its lines as soon as there are some",
+    Reason.STARTING: "{follow} prints the lines of the ranks as soon as there are some",
     # while it runs
-    Reason.RUNNING: "{follow} follows it",
+    Reason.RUNNING: "{follow} follows its log",
     Reason.HUNG: (
-        "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or hang_action='retry' "
-        "stops such an attempt"
+        "{stacks} shows every rank, {cancel} ends the job; hang_action='stop' or "
+        "hang_action='retry' stops such an attempt"
     ),
-    Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
+    Reason.STOPPING: "nothing to do: processes that still run when grace_s is over are killed",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,
-    Reason.PREEMPTED: f"{_MORE_RETRIES}; a higher priority_class makes it rarer",
+    Reason.PREEMPTED: f"{_MORE_RETRIES}; a higher priority_class makes pre-emption less likely",
     Reason.NODE_LOST: _MORE_RETRIES,
     Reason.OUT_OF_MEMORY: (
         f"a larger instance type, smaller batches or fewer processes per worker; {_LOGS}"
@@ -147,7 +149,8 @@ NEXT: dict[Reason, str] = {  # the next step for every reason
     Reason.CANCELLED: _RUN_AGAIN,
     Reason.DELETED_EXTERNALLY: f"{_RUN_AGAIN}; ask who works on the cluster beside the server",
     Reason.DEPENDENCY_FAILED: (
-        "run the job that the message names again, then this one after that: {resubmit_after}"
+        "run the job that the message names again, then this job after the new one: "
+        "{resubmit_after}"
     ),
 }
 _WANTED = {"ok": "has succeeded", "failed": "has failed", "any": "has ended"}
@@ -226,7 +229,7 @@ def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
 def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
     """The hint of a known failure, then the next step."""
     if info.state is State.RESTARTING:
-        return [Part("next", "nothing: the whole gang is started again by itself")]
+        return [Part("next", "nothing to do: all workers are started again")]
     step = _next_step(info).format_map(spelling.of(info)._asdict())
     known = info.failure.hint if info.failure else None
     seen = (info.progress.nan, info.progress.slow) if info.progress else ()
@@ -241,8 +244,8 @@ def _next_step(info: JobInfo) -> str:
         for dependency in never:
             if dependency.ended is not State.FAILED:
                 return (
-                    f"nothing: it was to run only if {dependency.name} failed; {{resubmit_alone}} "
-                    "runs it all the same"
+                    f"nothing to do: this job was to run only if {dependency.name} failed; "
+                    "{resubmit_alone} runs it nevertheless"
                 )
     return NEXT.get(info.reason, _LOGS)
 
@@ -251,7 +254,7 @@ def _waits(left: Sequence[Dependency]) -> str:
     """The next step of a job that waits for these ends of others."""
     ends = [f"{each.name} {_WANTED[each.condition]}" for each in left[:_NAMED]]
     if len(left) > _NAMED:
-        ends.append(f"{len(left) - _NAMED} more have ended as it needs")
+        ends.append(f"{len(left) - _NAMED} more have ended as required")
     fails = any(each.condition != "any" for each in left)
     otherwise = ", and fails if that can't happen any more" if fails else ""
     return f"it starts by itself when {', '.join(ends)}{otherwise}; {{cancel}} ends its wait"

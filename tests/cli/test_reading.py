@@ -427,7 +427,7 @@ def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(
     *shown, step = cli("explain", "ba").stdout.splitlines()
     in_python = get_job("bad", client=Client(small_server.url)).explain().replace("\x1b", "␛")
     assert shown == in_python.splitlines()[:-1]
-    assert step == "next: `client-lib logs bad --rank 0` has what it printed"
+    assert step == "next: `client-lib logs bad --rank 0` shows its output"
     assert "    2026-01-02T03:04:05Z  PENDING (Queued): accepted" in shown
 
 
@@ -452,7 +452,7 @@ def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
     assert "    a line\n" in shown
     assert "\x1b[33mhint: the job's interpreter does not find the module: add\x1b[0m\n" in shown
     assert "\x1b[33m      --requirement flash_attn, or install it by hand\x1b[0m\n" in shown
-    assert "\x1b[2mnext: `client-lib logs bad --rank 1` has what it printed\x1b[0m" in shown
+    assert "\x1b[2mnext: `client-lib logs bad --rank 1` shows its output\x1b[0m" in shown
     with Terminal("status", "bad", environment={**environment, "NO_COLOR": "1"}) as terminal:
         assert b"\x1b[1;31m" not in terminal.read_to_end()
 
@@ -526,7 +526,7 @@ def test_explain_as_json_has_the_fields_that_programs_rely_on(
         "stacks": [],
         "changed": "",
         "events": [],
-        "next": ["set X", "`client-lib logs bad --rank 0` has what it printed"],
+        "next": ["set X", "`client-lib logs bad --rank 0` shows its output"],
     }
     assert shown["summary"] == cli("explain", "bad").stdout.splitlines()[0]
     assert (shown["failure"]["exit_code"], len(shown["events"])) == (1, len(HISTORY))

@@ -87,7 +87,8 @@ def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
     ]
     assert 'Job "first" created.' in done.stderr
     assert re.search(
-        r"first SUCCEEDED in \d+s\n`client-lib logs first` shows it again$", done.stderr.rstrip()
+        r"first SUCCEEDED in \d+s\n`client-lib logs first` shows its log again$",
+        done.stderr.rstrip(),
     )
     assert (script.parent / "done.txt").read_text() == "['--steps', '2', '-n', 'a b']"
 
@@ -179,7 +180,7 @@ def test_a_failed_job_ends_with_1_and_the_report(
     )
     assert report[1:] == [
         "KeyError: 'learning_rate'",
-        "next: `client-lib logs bad --rank 0` has what it printed",
+        "next: `client-lib logs bad --rank 0` shows its output",
     ]
     assert done.stderr.count("Traceback") == 0, "the follower has printed it"
     assert "KeyError: 'learning_rate'" in cli("status", "bad").stdout

@@ -250,7 +250,7 @@ def test_a_failed_job_raises_its_report(script: Callable[..., str]) -> None:
     )
     assert "ValueError: no good" in text
     assert "    about to fail" in text
-    assert text.splitlines()[-1] == "next: `job.logs(rank=1)` has what it printed"
+    assert text.splitlines()[-1] == "next: `job.logs(rank=1)` shows its output"
     assert caught.value.info.state is State.FAILED
 
 

@@ -65,7 +65,7 @@ def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(
         )
     assert accuracy(done.stdout) > 0.95
     assert re.search(
-        r"SUCCEEDED in \w+\n`client-lib logs digits-ddp-\w{5}` shows it again$",
+        r"SUCCEEDED in \w+\n`client-lib logs digits-ddp-\w{5}` shows its log again$",
         done.stderr.rstrip(),
     )
     assert accuracy((checkout / "examples" / "train.log").read_text()) > 0.95

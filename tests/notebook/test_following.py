@@ -94,8 +94,8 @@ def test_an_interrupted_cell_ends_with_a_sentence_and_the_job_goes_on(
         (error,) = [output for output in notebook.outputs(1) if output.output_type == "error"]
         assert error.traceback == [
             (
-                "job sleeps keeps running; `client-lib logs -f sleeps` shows it again, `client-lib "
-                "cancel sleeps` stops it"
+                "job sleeps keeps running; `client-lib logs -f sleeps` follows it again, "
+                "`client-lib cancel sleeps` stops it"
             )
         ]
         assert "RUNNING" in notebook.shown(2)

@@ -196,7 +196,7 @@ def test_the_page_begins_with_the_sentence_of_explain_and_its_next_step() -> Non
         )
     ).text
     assert "job train-x7k2m FAILED (ExitCode): rank 3 ended with exit code 1" in page
-    assert "the log below (rank 3) has what it printed" in page
+    assert "the log below (rank 3) shows its output" in page
     assert "do so" in page
 
 

@@ -50,7 +50,7 @@ def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
     assert lines == [f"    line {n}" for n in range(30, 50)]
     assert (error.hint or "").splitlines() == [
         "hint: ask for less",
-        "next: `job.logs(rank=3)` has what it printed",
+        "next: `job.logs(rank=3)` shows its output",
     ]
     assert error.info is info
 
@@ -73,7 +73,7 @@ def test_ipython_shows_the_report_and_no_frames() -> None:
         "\x1b[1;31mJobFailed\x1b[0m: job train-x7k2m FAILED (ExitCode): rank 0 ended with "
         "exit code 1"
     )
-    assert shown[1:] == ["next: `job.logs(rank=0)` has what it printed"]
+    assert shown[1:] == ["next: `job.logs(rank=0)` shows its output"]
 
 
 def test_a_failure_without_a_rank_tells_the_message() -> None:

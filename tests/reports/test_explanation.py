@@ -92,7 +92,7 @@ def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps()
     assert "ValueError: no" in shown
     assert shown[-2:] == [
         "hint: set X",
-        "next: `client-lib logs train --rank 3` has what it printed",
+        "next: `client-lib logs train --rank 3` shows its output",
     ]
 
 
@@ -121,7 +121,7 @@ def test_a_pause_between_attempts_says_that_it_goes_on_by_itself() -> None:
     )
     assert "attempt 1 RUNNING" in shown[2]
     assert "attempt 2 RESTARTING" in shown[3]
-    assert shown[-1] == "next: nothing: the whole gang is started again by itself"
+    assert shown[-1] == "next: nothing to do: all workers are started again"
 
 
 def test_many_events_are_cut_to_the_newest_and_the_cut_is_said() -> None:
@@ -187,9 +187,17 @@ def test_a_job_that_waits_for_others_does_not_wait_for_room(conditions: list[Con
 @pytest.mark.parametrize(
     ("condition", "ended", "step"),
     [
-        ("ok", State.FAILED, "next: run the job that the message names again, then this one"),
-        ("failed", State.SUCCEEDED, "next: nothing: it was to run only if first failed; `client-"),
-        ("failed", State.CANCELLED, "next: nothing: it was to run only if first failed; `client-"),
+        ("ok", State.FAILED, "next: run the job that the message names again, then this job"),
+        (
+            "failed",
+            State.SUCCEEDED,
+            "next: nothing to do: this job was to run only if first failed; `client-",
+        ),
+        (
+            "failed",
+            State.CANCELLED,
+            "next: nothing to do: this job was to run only if first failed; `client-",
+        ),
     ],
 )
 def test_a_job_whose_dependency_ended_otherwise_says_what_is_left_to_do(

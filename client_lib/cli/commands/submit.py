@@ -286,7 +286,7 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
     info = submit_steps.end_of_followed(job)
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
     printer.hint(f"{info.name} {ended}")
-    printer.advise(f"`client-lib logs {info.name}` shows it again")
+    printer.advise(f"`client-lib logs {info.name}` shows its log again")
     return ExitCode.DONE
 
 

@@ -210,11 +210,10 @@ def _why_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> Iterator[st
     """
     size = needs.size
     if size.gpus if size else spec.gpus:
-        wish = (
-            f"instance_type={size.name!r} asks for {size.gpus} GPUs per worker"
-            if size
-            else f"gpus={spec.gpus} asks for GPUs"
-        )
+        wish = f"gpus={spec.gpus} asks for GPUs"
+        if size:
+            gpus_asked = f"{size.gpus} GPU{'s' if size.gpus > 1 else ''}"
+            wish = f"instance_type={size.name!r} asks for {gpus_asked} per worker"
         if spec.type is JobType.NOGPU:
             yield f"{wish}, but type 'nogpu' uses none: {fields.ON_CPU}"
         else:
