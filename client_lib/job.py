@@ -79,111 +79,124 @@ class Job(Generic[R]):
     descriptions here.
 
     Parameters:
-        script: Path of a .py file, arguments may follow; for the binary types, and where it is no
-            .py file, any command line. It is split by shell rules and run without a shell.
-        base_image: Container image; None: the catalogue's default. The local runtime runs the
-            submitter's interpreter instead.
+        script: Path of a .py file, which arguments may follow; for the binary types, and where it
+            names no .py file, any command line. The text is split by shell rules and run without a
+            shell.
+        base_image: Container image; None: the catalogue's default. The local runtime uses no image:
+            it runs the interpreter of the submit.
         type: Way of starting the processes of a worker.
-        args: Appended to the script, as they are.
-        flags: Options appended after `args` as `--key=value`; None: `--key` alone.
-        env_variables: In every process. The user's win over ours; variables of the ranks are
-            refused. None: not set.
-        secrets: Names of variables whose values travel and are stored outside the spec, and are
+        args: Arguments that are passed to the script as they are.
+        flags: Options that follow `args`, as `--key=value`; None: `--key` alone.
+        env_variables: Variables for every process. They win over variables that client_lib sets;
+            variables of the ranks (RANK, MASTER_ADDR ...) are refused. A variable with the value
+            None is not set.
+        secrets: Names of variables whose values are sent and stored apart from the spec, and are
             never shown.
         code: Place of the code: "in_place" runs it where it is, on a server that shares the folder;
             "snapshot" uploads a copy; "auto" is in place if the server proves that it shares the
             folder, else a snapshot.
-        working_dir: Working directory of the processes; None: in place the caller's, in a snapshot
-            the caller's if inside the root, else the script's folder.
-        warm: False: start every process from scratch. None: fork them from a process that has torch
-            and the other packages imported, where the runtime has one that suits this job (local
-            runtime only).
-        observe: False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics
-            and progress are not read.
+        working_dir: Working directory of the processes. None: of code in place, the directory of
+            the submit; of a snapshot, the same directory if it is inside the snapshot, else the
+            script's folder.
+        warm: False: start every process from scratch. None: fork the processes from one that has
+            imported torch and other packages, if there is one that suits the job (local runtime
+            only).
+        observe: False: take no stacks of the job (`client-lib stacks`), and read no metrics and no
+            progress from its output.
         metrics: Regular expression whose named groups are metrics, and `step` their step, in each
-            line of the output: as in `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found
-            without it.
+            line of the output: as in `ppl (?P<perplexity>[0-9.]+)`. Metrics that are found without
+            the expression are kept.
         conda_env: Name or path of a conda environment whose python runs the script.
-        pytorch_use_env: None: `--local_rank` is passed where the script declares that option; True:
+        pytorch_use_env: None: `--local_rank` is passed if the script declares that option; True:
             never; False: always.
-        log_file: File (or glob) that the script writes beside its stdout; tailed as stream
-            `train.log`. None: nothing.
-        checkpoint_dir: Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per
-            job, kept over its attempts.
-        checkpoint_from: Name of an earlier job of the same user: this one starts with a copy of its
-            checkpoints, made when it starts. A job that has not ended must stand in `after`, too.
+        log_file: File (or glob) that the script writes beside its stdout; its lines are in the log
+            as the stream `train.log`. None: no file.
+        checkpoint_dir: Directory for checkpoints; the script finds its path in
+            CLIENT_LIB_CHECKPOINT_DIR. None: a directory of the job's own, which is kept over its
+            attempts.
+        checkpoint_from: Name of an earlier job of the same user. At its start the new job gets a
+            copy of the checkpoints of the earlier one. If the earlier job has not ended, it must
+            stand in `after`, too.
         outputs: Globs of files that are kept for download, relative to the working directory (`**`:
-            any folders); only files that the ranks create or change. None: in a snapshot all such
-            files, in place none: they stay where they are. []: none.
-        requirements: Extra packages, as lines of pip's requirements files: installed before the
-            script starts, beside the packages that its interpreter has, which stay as they are.
-        setup: Command for `sh -e`, of one line or several: run once on each worker before the
+            any folders). Of the files that match, those are kept that the ranks create or change.
+            None: all such files of a job that runs from a snapshot; none of a job in place, whose
+            files stay where they are. []: none.
+        requirements: Extra packages, as lines of pip's requirements files. They are installed
+            before the script starts, beside the packages of its interpreter, which stay as they
+            are.
+        setup: Command for `sh -e`, of one line or several. It runs once on each worker before the
             script, in each attempt, in the working directory and environment of the processes,
-            without the variables of a rank. stop_timer limits it too.
+            without the variables of a rank. stop_timer limits its time, too.
         preflight_check: True: check the machines before the script, in each attempt: all ranks meet
             and sum tensors; disks, shared memory, GPUs and clocks are tried. A failing worker ends
-            the job with reason PreflightFailed; `status` and the log name a slow one.
+            the job with reason PreflightFailed; `status` and the log name a slow worker.
         smoke: True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of
             progress, or after 60 s of running, all ranks are stopped, and the job is SUCCEEDED if
             nothing has failed.
-        instance_type: A name of the server's catalogue, or where the server parses them, of the
-            form `a100.8gpu`, `cpu.8C.32G`. None: the catalogue's default; locally this machine: all
-            free GPUs, else the CPU.
-        n_workers: Machines (pods; locally process groups). Worker 0 computes too.
+        instance_type: Name of an instance type of the server's catalogue, or, where the server
+            reads such names, a name of the form `a100.8gpu` or `cpu.8C.32G`. None: the catalogue's
+            default; on this machine all free GPUs, else the CPU.
+        n_workers: Number of workers: pods of a cluster, or groups of processes of this machine.
+            Worker 0 computes like the others.
         processes_per_worker: Ranks per worker; "default": the GPUs of the instance type, at least
             1.
         gpus: Indices of this machine's GPUs to use (local runtime only).
-        volumes: `name:path[:ro]` of the server's catalogue, mounted in every worker; locally the
-            path must be the host's own.
-        shm_size_class: /dev/shm: 16, 32, 64 GiB per GPU.
-        tmp_storage: Preset of the extra disk at /tmp.
-        include_nodes: Run only on these nodes.
-        exclude_nodes: Never run on these nodes.
+        volumes: Volumes of the server's catalogue for every worker, as `name:path[:ro]`. In the
+            local runtime the path must be the path on this machine.
+        shm_size_class: Size of /dev/shm: 16, 32 or 64 GiB per GPU.
+        tmp_storage: Preset of an extra disk at /tmp.
+        include_nodes: Nodes of the cluster; the job runs on no others.
+        exclude_nodes: Nodes of the cluster on which the job never runs.
         internet: False: no outbound access. None: the server's default.
         region: Region of the ML Space platform; any is accepted.
         priority_class: Order in the queue; within a class, the order of submission.
         queue_name: Queue of the cluster.
         allocation_name: Reserved capacity of the ML Space platform.
         after: Jobs or groups for which the job waits, without taking resources: `NAME` or `ok:NAME`
-            until it SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If
-            that can't come any more, the job is FAILED with reason DependencyFailed. A cancelled
-            job has neither succeeded nor failed.
-        max_retry: New attempts of the whole gang after a failed one; None: none.
+            until NAME has SUCCEEDED, `failed:NAME` until it has FAILED, `any:NAME` until it has
+            ended. If one of them ends in another way, the job is FAILED with reason
+            DependencyFailed. A cancelled job has neither succeeded nor failed.
+        max_retry: Largest number of new attempts, each with all workers, after failed ones; None:
+            none.
         retry_on: Failures after which max_retry, which must be given too, makes a new attempt:
             reasons such as `NodeLost`, `Preempted`, `Hung`, and `exit:N`, the exit code of the
-            first failing rank. None: all. What max_infrastructure_retry, hang_action and
-            health_params retry needs no place in it. `Hung` stops and retries an attempt after a
-            minute, whatever hang_action says; `HungSilent` needs health_params with an action.
-        retry_reset_steps: Steps by which an attempt must get further than all before it: then
-            max_retry and max_infrastructure_retry count from 0 again. The step of an attempt is the
-            largest step in the metrics of rank 0, or without such metrics the step of rank 0's
-            progress bar; an attempt with neither changes nothing. None: both count all attempts.
-        max_infrastructure_retry: New attempts after one that ended because a node was lost, or
-            evicted or refused a worker, because another job took its place, or locally because of a
-            reboot. max_retry does not count them, and applies after the last one.
+            first failing rank. None: all failures. Retries by max_infrastructure_retry, hang_action
+            and health_params do not depend on this list. `Hung` stops and retries a hung attempt
+            after a minute, whatever hang_action says; `HungSilent` needs health_params with an
+            action.
+        retry_reset_steps: Number of steps. If an attempt gets so many steps further than all
+            attempts before it, max_retry and max_infrastructure_retry count from 0 again. The step
+            of an attempt is the largest step in the metrics of rank 0, or without such metrics the
+            step of rank 0's progress bar; an attempt with neither changes nothing. None: both count
+            all attempts.
+        max_infrastructure_retry: Largest number of new attempts after the loss of a place to run: a
+            node was lost, or evicted or refused a worker, another job took the place, or this
+            machine was rebooted. max_retry does not count these attempts, and applies after the
+            last one.
         stop_timer: Minutes of running, at most ten years, after which the job is stopped and FAILED
             with reason Timeout; None or 0: never.
-        health_params: The watchdog on silence; None: off.
-        hang_action: The watchdog on ranks that wait in a collective for one that does nothing.
-            `report`: the job's message names it; `stop`: after a minute the job is FAILED with
-            reason Hung; `retry`: then a new attempt, counted in max_retry.
+        health_params: Actions if the job prints nothing for a time; None: none.
+        hang_action: Action if ranks wait in a collective for a rank that does nothing. `report`:
+            the job's message names that rank; `stop`: after a minute the job is FAILED with reason
+            Hung; `retry`: after a minute a new attempt begins, which max_retry counts.
         notify: URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes
             after a hang; in Slack's format to hooks.slack.com and to a URL that begins with
-            `slack+`. It is shown as `***`. None: the profile's.
-        grace_s: Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at
-            pre-emption.
-        elastic_min_workers: Workers of `pytorch_elastic` that are enough to go on; None or
+            `slack+`. The URL is shown as `***`. None: the URL of the profile.
+        grace_s: Seconds between SIGTERM and SIGKILL when the job is cancelled, another rank fails,
+            or the job is pre-empted.
+        elastic_min_workers: Number of workers with which a `pytorch_elastic` job continues; None or
             "default": n_workers.
-        elastic_max_workers: Upper bound of workers of `pytorch_elastic`; never more than n_workers
-            are started.
-        elastic_max_restarts: Restarts of the ranks by the agents of `pytorch_elastic` within an
-            attempt; None: 5.
-        name: DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the
-            script's name.
+        elastic_max_workers: Upper bound of the workers of a `pytorch_elastic` job; never more than
+            n_workers are started.
+        elastic_max_restarts: Restarts of the ranks of a `pytorch_elastic` job within an attempt;
+            None: 5.
+        name: DNS-1035 label of at most 50 characters, which no other job of the user has; None: a
+            name made from the script's name.
         job_desc: Free text.
         labels: Free key-value pairs to find jobs by: at most 256, keys and values of at most 255
             characters.
-        logs_dir: Directory of log files on the ML Space platform; here logs are read with `logs`.
+        logs_dir: Directory of log files on the ML Space platform; here `client-lib logs` reads
+            logs.
     """
 
     Type = PlatformType

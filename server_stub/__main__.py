@@ -121,9 +121,10 @@ def _group(
 
 @app.command()
 def token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
     users_file: Annotated[
-        Path, typer.Option(**_PATH, help="Gets the token's digest; it is made if it is missing.")
+        Path,
+        typer.Option(**_PATH, help="File that gets the token's digest; made if it is missing."),
     ],
     admin: Annotated[
         bool, typer.Option("--admin", help="The user may see and change the jobs of all users.")
@@ -141,7 +142,7 @@ def check(
         Path, typer.Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")
     ],
 ) -> int:
-    """Check a catalogue before a server gets it, and print all errors with their lines."""
+    """Check the file of a catalogue, and print all errors with their lines."""
     from server_stub.runtimes import instance_types
     from server_stub.runtimes.kube.catalogue import file as cluster_catalogue
 

@@ -121,7 +121,7 @@ def _connected(command: F) -> F:
     return connect  # type: ignore[return-value]
 
 
-_OUTPUT = Option("-o", "--output", help="Form of what is printed.")
+_OUTPUT = Option("-o", "--output", help="Format of the output.")
 TextOrJson = Annotated[Literal["text", "json"], _OUTPUT]
 TextJsonOrRaw = Annotated[Literal["text", "json", "raw"], _OUTPUT]
 TextJsonOrName = Annotated[Literal["text", "json", "name"], _OUTPUT]

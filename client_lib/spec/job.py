@@ -124,7 +124,7 @@ class PriorityClass(TextEnum):
 
 
 class HealthAction(TextEnum):
-    """The watchdog's action on a silent job."""
+    """Action on a job that prints nothing."""
 
     DELETE = "delete"
     RESTART = "restart"
@@ -134,7 +134,7 @@ class HealthAction(TextEnum):
 
 
 class HealthSubAction(TextEnum):
-    """The watchdog's additional action."""
+    """Further action on a job that prints nothing."""
 
     NOTIFY = "notify"
 
@@ -142,7 +142,7 @@ class HealthSubAction(TextEnum):
 
 
 class HealthParams(Strict):
-    """The watchdog: what happens when no line was logged for `log_period` minutes."""
+    """Actions if no line was logged for `log_period` minutes."""
 
     log_period: Annotated[int, Field(ge=1, le=24 * 60)]
     """Minutes without any output after which the job counts as hung."""
@@ -281,86 +281,83 @@ class JobSpec(Strict):
 
     # --- what runs
     script: Annotated[Text, Bound(_check_script)]
-    """Path of a .py file, arguments may follow; for the binary types, and where it is no .py file,
-    any command line. It is split by shell rules and run without a shell."""
+    """Path of a .py file, which arguments may follow; for the binary types, and where it names no
+    .py file, any command line. The text is split by shell rules and run without a shell."""
     base_image: Annotated[Line, Bound(_check_image)] | None = None
-    """Container image; None: the catalogue's default. The local runtime runs the
-    submitter's interpreter instead.
-    """
+    """Container image; None: the catalogue's default. The local runtime uses no image: it runs the
+    interpreter of the submit."""
     type: Annotated[JobType, Bound(_check_type, first=True)] = JobType.PYTORCH2
     """Way of starting the processes of a worker."""
     args: Annotated[list[Text], up_to(ARGUMENTS_MAX)] = empty(list)
-    """Appended to the script, as they are."""
+    """Arguments that are passed to the script as they are."""
     flags: Annotated[_Values, _each(_check_flag)] = empty(dict)
-    """Options appended after `args` as `--key=value`; None: `--key` alone."""
+    """Options that follow `args`, as `--key=value`; None: `--key` alone."""
     env_variables: Annotated[_Values, _each(check_env_name)] = empty(dict)
-    """In every process. The user's win over ours; variables of the ranks are refused. None: not
-    set."""
+    """Variables for every process. They win over variables that client_lib sets; variables of the
+    ranks (RANK, MASTER_ADDR ...) are refused. A variable with the value None is not set."""
     secrets: Annotated[_Names, _each(check_env_name)] = empty(list)
-    """Names of variables whose values travel and are stored outside the
-    spec, and are never shown.
-    """
+    """Names of variables whose values are sent and stored apart from the spec, and are never
+    shown."""
     code: Literal["auto", "in_place", "snapshot"] = "auto"
     """Place of the code: "in_place" runs it where it is, on a server that shares the folder;
     "snapshot" uploads a copy; "auto" is in place if the server proves that it shares the folder,
     else a snapshot."""
     working_dir: Line | None = None
-    """Working directory of the processes; None: in place the caller's, in a snapshot the caller's
-    if inside the root, else the script's folder."""
+    """Working directory of the processes. None: of code in place, the directory of the submit; of a
+    snapshot, the same directory if it is inside the snapshot, else the script's folder."""
     warm: bool | None = None
-    """False: start every process from scratch. None: fork them from a process that has torch and
-    the other packages imported, where the runtime has one that suits this job (local runtime only).
-    """
+    """False: start every process from scratch. None: fork the processes from one that has imported
+    torch and other packages, if there is one that suits the job (local runtime only)."""
     observe: bool = True
-    """False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics
-    and progress are not read.
-    """
+    """False: take no stacks of the job (`client-lib stacks`), and read no metrics and no progress
+    from its output."""
     metrics: Line | None = None
     """Regular expression whose named groups are metrics, and `step` their step, in each line of the
-    output: as in `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it."""
+    output: as in `ppl (?P<perplexity>[0-9.]+)`. Metrics that are found without the expression are
+    kept."""
     conda_env: Line | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None
-    """None: `--local_rank` is passed where the script declares that option;
-    True: never; False: always.
-    """
+    """None: `--local_rank` is passed if the script declares that option; True: never; False:
+    always."""
     log_file: Line | None = "train.log"
-    """File (or glob) that the script writes beside its stdout; tailed as stream
-    `train.log`. None: nothing.
-    """
+    """File (or glob) that the script writes beside its stdout; its lines are in the log as the
+    stream `train.log`. None: no file."""
     checkpoint_dir: Line | None = None
-    """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per
-    job, kept over its attempts.
-    """
+    """Directory for checkpoints; the script finds its path in CLIENT_LIB_CHECKPOINT_DIR. None: a
+    directory of the job's own, which is kept over its attempts."""
     checkpoint_from: Label | None = None
-    """Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made
-    when it starts. A job that has not ended must stand in `after`, too."""
+    """Name of an earlier job of the same user. At its start the new job gets a copy of the
+    checkpoints of the earlier one. If the earlier job has not ended, it must stand in `after`,
+    too."""
     outputs: Annotated[_Lines, _each(_check_glob)] | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any
-    folders); only files that the ranks create or change. None: in a snapshot all such files, in
-    place none: they stay where they are. []: none."""
+    folders). Of the files that match, those are kept that the ranks create or change. None: all
+    such files of a job that runs from a snapshot; none of a job in place, whose files stay where
+    they are. []: none."""
     requirements: Annotated[list[_Requirement], up_to(ARGUMENTS_MAX)] | None = None
-    """Extra packages, as lines of pip's requirements files: installed before the script starts,
-    beside the packages that its interpreter has, which stay as they are."""
+    """Extra packages, as lines of pip's requirements files. They are installed before the script
+    starts, beside the packages of its interpreter, which stay as they are."""
     setup: Text | None = None
-    """Command for `sh -e`, of one line or several: run once on each worker before the script, in
-    each attempt, in the working directory and environment of the processes, without the variables
-    of a rank. stop_timer limits it too."""
+    """Command for `sh -e`, of one line or several. It runs once on each worker before the script,
+    in each attempt, in the working directory and environment of the processes, without the
+    variables of a rank. stop_timer limits its time, too."""
     preflight_check: bool = False
     """True: check the machines before the script, in each attempt: all ranks meet and sum tensors;
     disks, shared memory, GPUs and clocks are tried. A failing worker ends the job with reason
-    PreflightFailed; `status` and the log name a slow one."""
+    PreflightFailed; `status` and the log name a slow worker."""
     smoke: bool = False
     """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or
     after 60 s of running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed."""
 
     # --- where and how much
     instance_type: Label | None = None
-    """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,
-    `cpu.8C.32G`. None: the catalogue's default; locally this machine: all free GPUs, else the CPU.
-    """
+    """Name of an instance type of the server's catalogue, or, where the server reads such names, a
+    name of the form `a100.8gpu` or `cpu.8C.32G`. None: the catalogue's default; on this machine all
+    free GPUs, else the CPU."""
     n_workers: Annotated[WholeNumber, Field(ge=1, le=WORKERS_MAX)] = 1
-    """Machines (pods; locally process groups). Worker 0 computes too."""
+    """Number of workers: pods of a cluster, or groups of processes of this machine. Worker 0
+    computes like the others."""
     processes_per_worker: Annotated[WholeNumber, Field(ge=1, le=1024)] | Literal["default"] = (
         "default"
     )
@@ -371,17 +368,16 @@ class JobSpec(Strict):
     ) = None
     """Indices of this machine's GPUs to use (local runtime only)."""
     volumes: _Lines = empty(list)
-    """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the
-    path must be the host's own.
-    """
+    """Volumes of the server's catalogue for every worker, as `name:path[:ro]`. In the local runtime
+    the path must be the path on this machine."""
     shm_size_class: Literal["small", "medium", "large"] | None = None
-    """/dev/shm: 16, 32, 64 GiB per GPU."""
+    """Size of /dev/shm: 16, 32 or 64 GiB per GPU."""
     tmp_storage: Label | None = None
-    """Preset of the extra disk at /tmp."""
+    """Preset of an extra disk at /tmp."""
     include_nodes: _Names | None = None
-    """Run only on these nodes."""
+    """Nodes of the cluster; the job runs on no others."""
     exclude_nodes: _Names | None = None
-    """Never run on these nodes."""
+    """Nodes of the cluster on which the job never runs."""
     internet: bool | None = None
     """False: no outbound access. None: the server's default."""
     region: Label | None = None
@@ -396,57 +392,57 @@ class JobSpec(Strict):
     """Reserved capacity of the ML Space platform."""
     after: Annotated[list[Label], up_to(AFTER_MAX), Bound(_check_after)] = empty(list)
     """Jobs or groups for which the job waits, without taking resources: `NAME` or `ok:NAME` until
-    it SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that can't come
-    any more, the job is FAILED with reason DependencyFailed. A cancelled job has neither succeeded
-    nor failed."""
+    NAME has SUCCEEDED, `failed:NAME` until it has FAILED, `any:NAME` until it has ended. If one of
+    them ends in another way, the job is FAILED with reason DependencyFailed. A cancelled job has
+    neither succeeded nor failed."""
 
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
-    """New attempts of the whole gang after a failed one; None: none."""
+    """Largest number of new attempts, each with all workers, after failed ones; None: none."""
     retry_on: _Failures | None = None
     """Failures after which max_retry, which must be given too, makes a new attempt: reasons such as
     `NodeLost`, `Preempted`, `Hung`, and `exit:N`, the exit code of the first failing rank. None:
-    all. What max_infrastructure_retry, hang_action and health_params retry needs no place in it.
-    `Hung` stops and retries an attempt after a minute, whatever hang_action says; `HungSilent`
-    needs health_params with an action."""
+    all failures. Retries by max_infrastructure_retry, hang_action and health_params do not depend
+    on this list. `Hung` stops and retries a hung attempt after a minute, whatever hang_action says;
+    `HungSilent` needs health_params with an action."""
     retry_reset_steps: Annotated[WholeNumber, Field(ge=1), within(1, STEPS_MAX)] | None = None
-    """Steps by which an attempt must get further than all before it: then max_retry and
-    max_infrastructure_retry count from 0 again. The step of an attempt is the largest step in the
-    metrics of rank 0, or without such metrics the step of rank 0's progress bar; an attempt with
-    neither changes nothing. None: both count all attempts."""
+    """Number of steps. If an attempt gets so many steps further than all attempts before it,
+    max_retry and max_infrastructure_retry count from 0 again. The step of an attempt is the largest
+    step in the metrics of rank 0, or without such metrics the step of rank 0's progress bar; an
+    attempt with neither changes nothing. None: both count all attempts."""
     max_infrastructure_retry: Annotated[WholeNumber, Field(ge=0, le=100)] = 3
-    """New attempts after one that ended because a node was lost, or evicted or refused a worker,
-    because another job took its place, or locally because of a reboot. max_retry does not count
-    them, and applies after the last one."""
+    """Largest number of new attempts after the loss of a place to run: a node was lost, or evicted
+    or refused a worker, another job took the place, or this machine was rebooted. max_retry does
+    not count these attempts, and applies after the last one."""
     stop_timer: Annotated[WholeNumber, Field(ge=0), within(0, STOP_TIMER_MAX)] | None = None
     """Minutes of running, at most ten years, after which the job is stopped and FAILED with reason
     Timeout; None or 0: never."""
     health_params: HealthParams | None = None
-    """The watchdog on silence; None: off."""
+    """Actions if the job prints nothing for a time; None: none."""
     hang_action: Literal["report", "stop", "retry"] = "report"
-    """The watchdog on ranks that wait in a collective for one that does nothing. `report`: the
-    job's message names it; `stop`: after a minute the job is FAILED with reason Hung; `retry`: then
-    a new attempt, counted in max_retry."""
+    """Action if ranks wait in a collective for a rank that does nothing. `report`: the job's
+    message names that rank; `stop`: after a minute the job is FAILED with reason Hung; `retry`:
+    after a minute a new attempt begins, which max_retry counts."""
     notify: Annotated[Line, Bound(check_webhook)] | None = Field(default=None, repr=False)
     """URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a
-    hang; in Slack's format to hooks.slack.com and to a URL that begins with `slack+`. It is shown
-    as `***`. None: the profile's."""
+    hang; in Slack's format to hooks.slack.com and to a URL that begins with `slack+`. The URL is
+    shown as `***`. None: the URL of the profile."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of
-    another rank, at pre-emption.
-    """
+    """Seconds between SIGTERM and SIGKILL when the job is cancelled, another rank fails, or the job
+    is pre-empted."""
     elastic_min_workers: _ElasticWorkers = None
-    """Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers."""
+    """Number of workers with which a `pytorch_elastic` job continues; None or "default":
+    n_workers."""
     elastic_max_workers: _ElasticWorkers = None
-    """Upper bound of workers of `pytorch_elastic`; never more than n_workers are started."""
+    """Upper bound of the workers of a `pytorch_elastic` job; never more than n_workers are
+    started."""
     elastic_max_restarts: Annotated[WholeNumber, Field(ge=0), within(0, RESTARTS_MAX)] | None = None
-    """Restarts of the ranks by the agents of `pytorch_elastic` within an attempt; None: 5."""
+    """Restarts of the ranks of a `pytorch_elastic` job within an attempt; None: 5."""
 
     # --- what it is called
     name: Annotated[Label, Bound(check_name)] | None = None
-    """DNS-1035 label of at most 50 characters, unique among one's jobs; None:
-    made from the script's name.
-    """
+    """DNS-1035 label of at most 50 characters, which no other job of the user has; None: a name
+    made from the script's name."""
     job_desc: Text | None = None
     """Free text."""
     labels: Annotated[dict[Label, Label], up_to(LABELS_MAX, "object")] = empty(dict)
@@ -454,7 +450,7 @@ class JobSpec(Strict):
     of at most 255 characters.
     """
     logs_dir: Line | None = None
-    """Directory of log files on the ML Space platform; here logs are read with `logs`."""
+    """Directory of log files on the ML Space platform; here `client-lib logs` reads logs."""
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:

@@ -116,7 +116,7 @@ def test_the_version_whatever_follows(cli: Run, behind: list[str]) -> None:
         (["logs", "--collapse", "-o", "json", "x"], "--collapse is for text"),
         (["logs", "-C", "3", "x"], "-C needs --grep"),
         (["submit", "--collapse", "train.py"], "add -f"),
-        (["submit", "--name"], "`client-lib submit --help` shows"),
+        (["submit", "--name"], "`client-lib submit --help` lists"),
         (["metrics", "--watch", "-o", "json", "x"], "Error: --watch prints text"),
         (["wait", "--timeout", "soon", "x"], "--timeout"),
         (["config", "use", "nowhere"], "no profile 'nowhere'"),

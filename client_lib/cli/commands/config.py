@@ -52,8 +52,8 @@ def configuration(ctx: typer.Context) -> None:
     """Profiles: a server's address and token under a name.
 
     \b
-    First wins: --endpoint and --profile; CLIENT_LIB_ENDPOINT, CLIENT_LIB_TOKEN,
-    CLIENT_LIB_PROFILE; the profile in use; else the local server.
+    The server of a command is the first of these that is given: --endpoint and --profile;
+    CLIENT_LIB_ENDPOINT, CLIENT_LIB_TOKEN, CLIENT_LIB_PROFILE; the profile in use; the local server.
     """
     require_command(ctx)
 
@@ -101,7 +101,7 @@ def set_profile(
 ) -> None:
     """Make or change a profile: endpoint, token, ca_bundle, insecure, retry_s, notify.
 
-    The first one made is used at once."""
+    The first profile is in use as soon as it is made."""
     if profile == LOCAL:
         raise InvalidRequest(f"the profile {LOCAL!r} is the local server, and has nothing to set")
     if not profile.strip():
@@ -147,7 +147,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 @group.command()
 def use(profile: Annotated[str, Argument(metavar="PROFILE", autocompletion=profile_names)]) -> None:
-    """Use this profile where none is named. `local`: the local server."""
+    """Make a profile the one in use, for commands that name none. `local`: the local server."""
     path = config.config_file()
     config.profile_values(profile, path)
     file = _parsed(path)

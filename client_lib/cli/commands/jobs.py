@@ -75,7 +75,7 @@ def list_jobs(
         ),
     ] = None,
     name: Annotated[
-        str | None, Option(metavar="PREFIX", help="Only jobs whose name begins so.")
+        str | None, Option(metavar="PREFIX", help="Only jobs whose name begins with PREFIX.")
     ] = None,
     limit: Annotated[int, Option("-n", "--limit", min=1, help="Show at most this many.")] = 50,
     everything: Annotated[bool, Option("--all", help="All of them, however many.")] = False,
@@ -95,9 +95,7 @@ def list_jobs(
     ] = None,
     output: Annotated[
         Literal["table", "wide", "json", "name"],
-        Option(
-            "-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."
-        ),
+        Option("-o", "--output", help="Format of the output; wide: more columns, nothing cut off."),
     ] = "table",
 ) -> None:
     """List your jobs, newest first, one line each; a group is one line, unless --state, -l or -o
@@ -211,15 +209,17 @@ def prune(
     older: Annotated[
         Any,
         Option(
-            parser=_age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d."
+            parser=_age,
+            metavar="AGE",
+            help="Only jobs that ended at least this time ago: 30m, 12h, 7d.",
         ),
     ] = "7d",
     state: Annotated[
         Literal["SUCCEEDED", "FAILED", "CANCELLED"] | None,
-        Option(case_sensitive=False, help="Only jobs that ended so."),
+        Option(case_sensitive=False, help="Only jobs that ended in this state."),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Print their names and remove nothing.")
+        bool, Option("--dry-run", help="Print the names of the jobs and remove nothing.")
     ] = False,
     yes: Annotated[bool, Option("-y", "--yes", help="Don't ask.")] = False,
 ) -> int:
@@ -290,7 +290,9 @@ def wait(
         Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit."),
     ] = None,
 ) -> int:
-    """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""
+    """Wait until jobs have ended, and print how each ended.
+
+    Ctrl-C stops waiting; the jobs keep running."""
     return wait_for_all(connection, connection.each_member(names) or [None], timeout_s)
 
 

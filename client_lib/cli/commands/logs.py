@@ -60,7 +60,7 @@ def logs(
         str | None,
         Option(
             metavar="TIME",
-            help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.",
+            help="Only lines after this time: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.",
         ),
     ] = None,
     ranks: Annotated[
@@ -102,7 +102,7 @@ def logs(
         ),
     ] = False,
     timestamps: Annotated[
-        bool, Option("--timestamps", help="Print before each line when it was written.")
+        bool, Option("--timestamps", help="Print the time of each line before it.")
     ] = False,
     collapse: Collapse = False,
     output: TextJsonOrRaw = "text",
@@ -112,7 +112,8 @@ def logs(
     Without -f: the lines that there are now. Ctrl-C stops following; the job keeps running.
 
     A terminal gets colours, and no other control of the terminal; a pipe or file gets whole lines
-    as they were written, also of megabytes. -o raw prints their bytes alone, without [rank].
+    as they were written, also of megabytes. -o raw prints the bytes of the lines alone, without
+    [rank].
     """
     if collapse and output != "text":
         ctx.fail(f"--collapse is for text; with -o {output} each line stands for itself")

@@ -55,7 +55,12 @@ def metrics(
     connection: Connection,
     name: JobOrNewest = None,
     watch: Annotated[
-        bool, Option("--watch", "-w", help="Print again whenever they change, to the end.")
+        bool,
+        Option(
+            "--watch",
+            "-w",
+            help="Print the metrics again whenever they change, until the job ends.",
+        ),
     ] = False,
     rank: Annotated[
         Any,
@@ -66,14 +71,14 @@ def metrics(
         ),
     ] = "0",
     output: Annotated[
-        Literal["text", "json", "csv"], Option("-o", "--output", help="Form of what is printed.")
+        Literal["text", "json", "csv"], Option("-o", "--output", help="Format of the output.")
     ] = "text",
 ) -> None:
     """Show the losses and other metrics of a job: the curve, the last and the best value of each.
 
-    They are read from the lines that the job prints and from files of TensorBoard and Lightning;
-    the script needs no change. BEST is the smallest loss or error, or the largest accuracy or
-    score; empty for other metrics.
+    The values are read from the lines that the job prints and from files of TensorBoard and
+    Lightning; the script needs no change. BEST is the smallest loss or error, or the largest
+    accuracy or score; it is empty for other metrics.
     """
     if watch and output != "text":
         ctx.fail("--watch prints text; leave out -o")
@@ -206,17 +211,18 @@ def _print(found: dict[str, Any]) -> None:
   client-lib download train-x7k2m --list
 
 \b
-What is there already is not fetched again; a download that was cut goes on when it is repeated.
+Files that are there already are not fetched again; repeat an interrupted download to finish it.
 """
 )
 def download(
     connection: Connection,
     name: JobName,
     folder: Annotated[
-        str | None, Argument(metavar="[DIR]", help="Default: one of the job's name, here.")
+        str | None, Argument(metavar="[DIR]", help="A folder. Default: ./NAME.")
     ] = None,
     pattern: Annotated[
-        str | None, Option(metavar="GLOB", help="Only these: `*.pt`, `out/**`. Default: all.")
+        str | None,
+        Option(metavar="GLOB", help="Only files that match: `*.pt`, `out/**`. Default: all."),
     ] = None,
     listed: Annotated[
         bool, Option("--list", help="Show what there is, and fetch nothing.")

@@ -58,9 +58,10 @@ def run(
 ) -> int:
     """Run SCRIPT in the foreground, as torchrun would.
 
-    Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one
-    process). Ctrl-C cancels the job: SIGINT for SCRIPT, which may save in its grace period. A
-    second one is SIGTERM for SCRIPT, and this command ends. The job's record and its logs stay.
+    The output is shown as it comes. On this machine rank 0 reads this terminal (breakpoint() works
+    if the job has one process). Ctrl-C cancels the job: SCRIPT gets SIGINT, and may save within its
+    grace period. A second Ctrl-C sends SIGTERM to SCRIPT and ends this command. The job's record
+    and logs stay.
     """
     described = submit_steps.job_of(ctx, connection, config, values)
     os.environ.pop(STDIN, None)

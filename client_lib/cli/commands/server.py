@@ -188,7 +188,9 @@ def doctor(
     ] = None,
     instance_type: Annotated[
         str | None,
-        Option("-i", "--instance-type", metavar="TEXT", help="Of the workers of --gang."),
+        Option(
+            "-i", "--instance-type", metavar="TEXT", help="Instance type of the workers of --gang."
+        ),
     ] = None,
     output: TableOrJson = "table",
 ) -> int:
@@ -295,11 +297,11 @@ def server(ctx: typer.Context) -> None:
   tail -f "$(client-lib server status -o json | jq -r .log)"
 
 \b
-Exit code: 0 it runs, 4 it doesn't.
+Exit code: 0 the server runs, 4 it doesn't.
 """
 )
 def status(output: TextOrJson = "text") -> int:
-    """Show whether it runs, where it listens, and where it keeps its data."""
+    """Show whether the local server runs, where it listens, and where its data is."""
     running = local_server.find()
     directory = running.state_dir if running else state_dir()
     facts: Json = {
@@ -388,12 +390,12 @@ def stop(
         Option(
             "--all",
             help="Stop your servers with other state directories on this machine, too. Their "
-            "directories are printed first, with a question.",
+            "directories are printed first, and you are asked.",
         ),
     ] = False,
     yes: Annotated[bool, Option("-y", "--yes", help="Don't ask.")] = False,
 ) -> int:
-    """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
+    """Stop the local server. Jobs keep running; the next command starts the server again."""
     here = local_server.find()
     found = local_server.find_all() if every else [here] if here else []
     if not found:
@@ -431,7 +433,7 @@ def _stopped(running: local_server.Running) -> ClientLibError | None:
 
 @group.command()
 def restart() -> None:
-    """Stop it and start it again, with the code that is installed now. Jobs keep running."""
+    """Restart the local server with the code that is installed now. Jobs keep running."""
     running = local_server.find()
     with printer.progress("the local server is restarting"):
         if running:
@@ -451,11 +453,13 @@ def token(args: Annotated[list[str] | None, Argument(metavar="[ARGS]...")] = Non
   client-lib server check k8s/overlays/mine/catalogue.yaml
 
 \b
-Exit code: 0 it is valid, 2 it isn't.
+Exit code: 0 the catalogue is valid, 2 it isn't.
 """
 )
 def check(
-    file: Annotated[str, Argument(help="YAML of a cluster, or TOML of a local server.")],
+    file: Annotated[
+        str, Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")
+    ],
 ) -> int:
-    """Check a catalogue before a server gets it, and print all errors with their lines."""
+    """Check the file of a catalogue, and print all errors with their lines."""
     return become_server("client-lib server", ["check", "--", file])

@@ -55,12 +55,15 @@ app = CommandApp()
 )
 def init(
     folder: Annotated[
-        Path, Argument(metavar="[FOLDER]", help="Made if it is missing. Default: this one.")
+        Path,
+        Argument(
+            metavar="[FOLDER]", help="A folder, made if it is missing. Default: the current one."
+        ),
     ] = Path(),
 ) -> None:
     """Write a first example into a folder: a train.py for several workers, and its job.yaml.
 
-    It needs PyTorch alone. A file of that name is never overwritten.
+    The example needs PyTorch alone. Files that exist are never overwritten.
     """
     present = [str(folder / name) for name in FILES if (folder / name).exists()]
     if present:

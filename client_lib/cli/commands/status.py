@@ -38,18 +38,16 @@ app = CommandApp()
 @app.command(
     examples="""
   client-lib status train-x7k2m
-  client-lib status train --events               the only job whose name begins so
+  client-lib status train --events               the only job whose name begins with `train`
   client-lib status train-x7k2m -o json | jq -r .state
 """
 )
 def status(
     connection: Connection,
     name: JobGroupOrNewest = None,
-    events: Annotated[
-        bool, Option("--events", help="Show what happened to it so far, instead.")
-    ] = False,
+    events: Annotated[bool, Option("--events", help="Show the events of the job instead.")] = False,
     verbose: Annotated[
-        bool, Option("--verbose", "-v", help="Show what its time was used for, too.")
+        bool, Option("--verbose", "-v", help="Also show what the time of the job was used for.")
     ] = False,
     output: TextJsonOrName = "text",
 ) -> None:
@@ -145,7 +143,7 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
 @app.command(
     examples="""
   client-lib explain train-x7k2m
-  watch client-lib explain train                 the only job whose name begins so
+  watch client-lib explain train                 the only job whose name begins with `train`
   client-lib explain train-x7k2m -o json | jq -r .next[0]
 """
 )

@@ -154,7 +154,7 @@ def render(
 ) -> None:
     """Show what a submit with these arguments would create; nothing is created.
 
-    It is a view: secrets are masked, and binary files are shown by their size and digest.
+    Secrets are masked, and binary files are shown by their size and digest.
     """
     _print_manifest(submit_steps.job_of(ctx, connection, config, values), output)
 
@@ -229,7 +229,8 @@ def resubmit(
     ended, and script, arguments, flags and variables are unchanged, the new one starts with a copy
     of its checkpoints.
 
-    In a group new jobs take the places of those that run again, as they were submitted.
+    Of a group, a new job takes the place of each job that runs again, with the environment and the
+    secrets of the first submit.
     """
     found = connection.job_or_group(name)
     if "told" in found:
