@@ -14,7 +14,8 @@ from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRES
 PARTIAL_S = 0.5  # time after which a line without an end is shown
 PROGRESS_S = 1.0  # shortest time between two progress lines
 _UP = b"\x1b[A"
-"""One line up: tqdm draws a bar below another one as `\\n\\r bar ESC[A`."""
+"""One row up: tqdm draws a bar below another one as `\\n\\r bar ESC[A`, and one below that as
+`\\n\\n\\r bar ESC[A ESC[A`."""
 _KEPT_LINES = 400  # a traceback may be longer than the 50 lines of a report
 _KEPT_BYTES = 4096
 
@@ -51,6 +52,9 @@ class Stamper:
         self._rest = b""  # bytes of a line that has no end yet
         self._goes_on = False  # the beginning of the line of `_rest` is in an unfinished record
         self._after_return = False  # `_rest` follows a lone carriage return: it redraws a line
+        self._rows_below = 0  # rows of nested bars below the cursor, into which newlines step
+        self._steps_down = 0  # such newlines since the last text
+        self._is_drawn = False  # since the cursor came into its row, the row was redrawn
         self._held: Optional[bytes] = None  # the newest progress, to be shown later
         self._shown: Optional[bytes] = None  # the newest progress that was shown
         self._progress_due = 0.0  # time at which progress may be shown again
@@ -60,7 +64,7 @@ class Stamper:
         """Records for the lines that `data` completes. `now` is monotonic, in seconds."""
         self.fed_at = now
         block = self._rest + data if self._rest else data
-        unusual = b"\r" in block or self._goes_on or self._after_return
+        unusual = b"\r" in block or self._goes_on or self._after_return or self._rows_below
         out = self._slowly(block, now) if unusual else self._whole(block)
         shown, self._rest = self._begin_long(self._rest)
         out += shown
@@ -87,6 +91,7 @@ class Stamper:
         rest = self._rest
         self._rest = b""
         self._held = None
+        out += self._blank_lines()
         if self._goes_on or (rest and not rest.endswith(b"\r")):
             out += self._line(rest.rstrip(b"\r"))
         elif rest.strip() and rest[:-1] != self._shown:
@@ -106,7 +111,15 @@ class Stamper:
             out += [self._returned(text, now) for text in redrawn]
             if last.endswith(_UP) and self._after_return:
                 out.append(self._returned(last, now))
+                self._rows_below -= 1
                 continue
+            if self._rows_below:
+                self._rows_below -= 1
+                is_step = not (last or self._is_drawn or self._goes_on)
+                self._is_drawn = False
+                if is_step:
+                    self._steps_down += 1
+                    continue
             if self._held is not None:
                 out.append(self._progress(self._held, now))
             out.append(self._line(last))
@@ -123,7 +136,12 @@ class Stamper:
         carriage return ends it, or a step of the cursor back up, as a nested bar does.
         """
         self._after_return = True
-        text = _drawn(text)
+        self._steps_down = 0
+        drawn = _drawn(text)
+        steps_up = (len(text) - len(drawn)) // len(_UP)
+        self._rows_below += steps_up
+        self._is_drawn = not steps_up and (self._is_drawn or text != b"")
+        text = drawn
         if self._goes_on:
             return self._cut(text, PROGRESS)
         if not text.strip():
@@ -147,9 +165,17 @@ class Stamper:
         # the last drawn row stays, as on a terminal
         if self._after_return and not text and self._shown:
             text = self._shown
+        if not self._after_return:
+            self._rows_below = 0
         self._after_return = False
         self._shown = None
-        return self._cut(text, LINE)
+        return self._blank_lines() + self._cut(text, LINE)
+
+    def _blank_lines(self) -> bytes:
+        """Records of the newlines after which no bar was drawn: they were lines."""
+        out = b"".join([self._record(LINE, b"") for _ in range(self._steps_down)])
+        self._steps_down = 0
+        return out
 
     def _show_partial(self, now: float) -> bytes:
         """Record for a line without an end for PARTIAL_S. Progress is shown

@@ -22,9 +22,10 @@ words = st.text("abcXYZ0189 .:=%|#/█é", min_size=1, max_size=30)
 texts = st.lists(
     st.one_of(words, words, st.sampled_from(COLOURS), st.sampled_from(SEQUENCES)), max_size=6
 ).map("".join)
-nested_bars = st.lists(texts, max_size=3).map(
-    lambda states: "".join(f"\n\r{state}\x1b[A" for state in states)
+nested_bar = st.builds(
+    lambda text, depth: "\n" * depth + f"\r{text}" + "\x1b[A" * depth, texts, st.integers(1, 3)
 )
+nested_bars = st.lists(nested_bar, max_size=3).map("".join)
 printed = st.one_of(
     texts.map(lambda text: f"{text}\n"),
     texts.map(lambda text: f"\r{text}"),

@@ -142,6 +142,33 @@ def test_a_nested_bar_is_progress_and_its_end_leaves_nothing() -> None:
         assert "\x1b" not in "".join(text for text, _ in shown(out))
 
 
+def bars(*outer: str) -> bytes:
+    """The bytes of tqdm for three nested bars: of the outer one these states."""
+    of_middle = "".join(
+        f"\n\r middle {step}\x1b[A" + "".join(f"\n\n\r inner {n}\x1b[A\x1b[A" for n in range(5))
+        for step in range(5)
+    )
+    erased = "\n\n\r      \x1b[A\x1b[A\n\r      \x1b[A"
+    return "".join(f"\r{state}{of_middle}{erased}" for state in outer).encode()
+
+
+def test_bars_nested_two_deep_leave_the_states_of_the_outer_one() -> None:
+    data = b"before\n" + bars(" 0%", "50%") + b"\r100%\nafter\n\nlast\n"
+    for size in (1, 2, 3, 7, len(data)):
+        one = stamper()
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        out = b"".join(one.feed(piece, 0.01 * number) for number, piece in enumerate(pieces))
+        lines = [text for text, kind in shown(out + one.end()) if kind == LINE]
+        assert lines == ["before", " 0%", " middle 0", "50%", "100%", "after", "", "last"]
+
+
+def test_blank_lines_after_nested_bars_are_lines() -> None:
+    one = stamper()
+    out = one.feed(bars(" 0%") + b"\r100%\n\n\n\nafter\n", 0.0) + one.end()
+    lines = [text for text, kind in shown(out) if kind == LINE]
+    assert lines == [" 0%", " middle 0", "100%", "", "", "", "after"]
+
+
 def test_an_erased_bar_leaves_nothing() -> None:
     one = stamper()
     one.feed(b"\r10%|#   |", 0.0)
