@@ -195,6 +195,8 @@ class SubmitRequest(Strict):
     """Namespace of the cluster in which the job runs, its owner's team's; None: the
     server's. The server sets it.
     """
+    team: Line | None = None
+    """Name of its owner's team; None: the owner has none. The server sets it."""
     provenance: Provenance | None = None
     """None: an earlier client sent the request."""
 

@@ -72,6 +72,8 @@ class Attempt:
     """
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
+    team: str | None = None
+    """Name of the owner's team at the submit; None: the owner has none."""
     never_started: bool = False
     """No runtime has ever started it, so none needs to look for its processes."""
     unreadable: str = ""

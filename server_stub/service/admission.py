@@ -143,11 +143,12 @@ class Admission:
         return Admitted(request, list(notices), path)
 
     def of_team(self, user: User, request: SubmitRequest) -> SubmitRequest:
-        """The request with the namespace and the defaults of the user's team. Raises Forbidden: it
-        names what the team lacks."""
+        """The request with the name, the namespace and the defaults of the user's team. Raises
+        Forbidden: it names what the team lacks."""
+        name = user.team.name if user.team else None
         namespace = user.team.namespace if user.team else None
-        if request.namespace != namespace:
-            request = replaced(request, namespace=namespace)
+        if (request.team, request.namespace) != (name, namespace):
+            request = replaced(request, team=name, namespace=namespace)
         return replaced(request, spec=user.team.limited(request.spec)) if user.team else request
 
     def check_size(self, request: SubmitRequest, size: int) -> None:

@@ -122,6 +122,7 @@ class JobFiles:
             else None,
             checkpoints_name=request.checkpoints_name,
             namespace=request.namespace,
+            team=request.team,
             after=partial(self._sources, request.dependencies) if request.dependencies else None,
             created_at=row.created_at,
             never_started=given is not None,

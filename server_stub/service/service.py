@@ -51,7 +51,7 @@ from server_stub.users import User
 
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(
-    ("checkpoints_name", "dependencies", "namespace", "provenance"), True
+    ("checkpoints_name", "dependencies", "namespace", "team", "provenance"), True
 )
 """Fields of a stored request that a new one must not have."""
 

@@ -123,10 +123,10 @@ def test_a_team_with_an_unknown_key_is_refused_with_its_place(server: Running) -
     assert asked(server.as_user("ann")) == (None, None)  # the users of before
 
 
-def test_a_job_runs_in_the_namespace_of_its_owners_team_and_no_client_chooses_it(
+def test_a_job_has_team_and_namespace_of_its_owner_and_no_client_chooses_them(
     server: Running,
 ) -> None:
-    def namespace(api: Api, **sent: Any) -> str | None:
+    def place(api: Api, **sent: Any) -> tuple[str | None, str | None]:
         body = {
             "spec": {"script": "echo hello", "type": "binary"},
             "code": {"mode": "in_place"},
@@ -134,12 +134,15 @@ def test_a_job_runs_in_the_namespace_of_its_owners_team_and_no_client_chooses_it
         }
         answer = api("POST", paths.JOBS, json=body)
         assert answer.status_code == 201, answer.text
-        return server.runtime.attempts[answer.json()["id"]].namespace
+        attempt = server.runtime.attempts[answer.json()["id"]]
+        return attempt.team, attempt.namespace
 
     ann, ben = server.as_user("ann"), server.as_user("ben")
     with_teams(server, "[[teams]]\nname = 'v'\nusers = ['ann']\nnamespace = 'vision'\n")
-    assert [namespace(each) for each in (ann, ben)] == ["vision", None]
-    assert [namespace(each, namespace="kube-system") for each in (ann, ben)] == ["vision", None]
+    expected = [("v", "vision"), (None, None)]
+    assert [place(each) for each in (ann, ben)] == expected
+    sent = {"namespace": "kube-system", "team": "admins"}
+    assert [place(each, **sent) for each in (ann, ben)] == expected
 
 
 def test_a_namespace_that_no_cluster_could_have_is_refused(server: Running) -> None:

@@ -103,6 +103,24 @@ def test_a_pod_tells_which_worker_it_is(labels: dict[str, str], worker: int | No
     assert PYTORCHJOB.worker_of(labels) == worker
 
 
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_every_text_becomes_a_value_of_a_label_of_its_own(text: str, other: str) -> None:
+    value = names.label_value(text)
+    assert re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", value)
+    assert (value == names.label_value(other)) == (text == other)
+
+
+def test_a_pod_tells_its_owner_its_team_and_what_the_operator_lets_jobs_say() -> None:
+    job = {"project": "née", "step": 3, "client-lib.io/owner": "eve", "secret": "x"}
+    found = names.costs("ann@lab.example", None, job, ["project", "step", "missing", names.OWNER])
+    assert found == {
+        "project": f"n_e-{names._hex('née')[:8]}",
+        "step": "3",
+        names.OWNER: f"ann_lab.example-{names._hex('ann@lab.example')[:8]}",
+    }
+    assert names.costs("ann", "vision", {}, []) == {names.OWNER: "ann", names.TEAM: "vision"}
+
+
 def test_labels_lead_back_to_the_attempt_and_those_of_others_do_not() -> None:
     ours = names.labels("0af", 3, "train")
     assert names.attempt_of(ours) == names.AttemptKey("0af", 3)

@@ -6,6 +6,7 @@ repeated after a crash finds its own objects.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,12 +15,17 @@ from client_lib.spec.command_line import NAME_MAX
 JOB_ID = "client-lib.io/job-id"
 ATTEMPT = "client-lib.io/attempt"
 JOB_NAME = "client-lib.io/job-name"
+OWNER = "client-lib.io/owner"
+TEAM = "client-lib.io/team"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "client-lib"
 """Value of MANAGED_BY. `app.kubernetes.io/managed-by=client-lib` selects all objects of
 all servers in a namespace.
 """
 QUEUE = "kueue.x-k8s.io/queue-name"
+_LABEL_MAX = 63
+_LABEL_VALUE = re.compile(rf"(?=.{{1,{_LABEL_MAX}}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_NOT_IN_A_LABEL = re.compile(r"[^-A-Za-z0-9_.]+")
 PROBE = "client-lib-probe"
 """Name of workloads of dry runs, and of their queue."""
 
@@ -88,6 +94,26 @@ class AttemptKey(NamedTuple):
 def labels(job_id: str, attempt: int, job_name: str) -> dict[str, str]:
     """Labels of every object of an attempt, including its pods."""
     return {MANAGED_BY: OURS, JOB_ID: job_id, JOB_NAME: job_name, ATTEMPT: str(attempt)}
+
+
+def costs(
+    owner: str, team: str | None, job: Mapping[str, object], keys: Sequence[str]
+) -> dict[str, str]:
+    """Labels by which tools for costs and policies tell whose a pod is: its owner and team, and
+    those of the job's own labels with one of `keys`."""
+    taken = {key: label_value(str(job[key])) for key in keys if key in job}
+    of_user = {OWNER: owner, TEAM: team}
+    return taken | {key: label_value(name) for key, name in of_user.items() if name}
+
+
+def label_value(text: str) -> str:
+    """The text as the value of a label. One that no label can have gets other characters replaced
+    by `_`, is cut, and ends with a mark of the whole: `Ann Lee` is `Ann_Lee-6b3a1c7e`."""
+    if not text or _LABEL_VALUE.fullmatch(text):
+        return text
+    mark = _hex(text)[:8]
+    plain = _NOT_IN_A_LABEL.sub("_", text).strip("-_.")[: _LABEL_MAX - 1 - len(mark)]
+    return f"{plain}-{mark}" if plain else mark
 
 
 def attempt_of(labels: Mapping[str, str]) -> AttemptKey | None:

@@ -316,6 +316,10 @@ class Defaults(Strict):
     """Type of jobs that name none; None: jobs must name one."""
     pod_labels: Labels = {}
     """Labels of all pods."""
+    job_labels: list[Label] = []
+    """Keys of the labels that a job may bring to its pods, such as `project`: they have the job's
+    values for these. Owner and team of the job are the labels `client-lib.io/owner` and
+    `client-lib.io/team` in any case."""
     annotations: dict[Label, str] = {}
     """Annotations of all pods: `sidecar.istio.io/inject: "false"` if the sidecar of a
     mesh would keep them running.

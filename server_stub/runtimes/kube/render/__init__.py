@@ -98,11 +98,12 @@ def render(
     need = cluster.catalogue.needs(spec)
     own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
     labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
-
+    keys = cluster.catalogue.defaults.job_labels
+    costs = names.costs(attempt.owner, attempt.team, spec.labels, keys)
     mounted_name = names.mounted_name(own_name, attempt.job_id)
 
     def metadata(name: str) -> Object:
-        return {"name": name, "namespace": cluster.namespace, "labels": labels}
+        return {"name": name, "namespace": cluster.namespace, "labels": {**costs, **labels}}
 
     def immutable(kind: str, metadata: Object, **content: object) -> Object:
         return {
@@ -160,11 +161,11 @@ def render(
     gang = cluster.catalogue.gang.scheduler
     of_workload = metadata(own_name)
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
-        of_workload["labels"] = {**labels, names.QUEUE: spec.queue_name}
+        of_workload["labels"][names.QUEUE] = spec.queue_name
     folders = storage.own_folders(need, shared_name, mounted_name, has_code="code" in own)
     folders += storage.asked_folders(attempt, cluster.catalogue)
     secret = mounted_name + names.ENVIRONMENT if variables else None
-    template = partial(pod.template, spec, need, cluster, labels, folders, secret)
+    template = partial(pod.template, spec, need, cluster, {**costs, **labels}, folders, secret)
     plan = WorkloadPlan(
         own_name, of_workload, spec, need.processes, template, gang, tuple(variables)
     )
