@@ -67,7 +67,10 @@ def test_fish_and_zsh_show_what_an_option_of_a_job_does(cli: Run) -> None:
         _TYPER_COMPLETE_FISH_ACTION="get-args",
         _TYPER_COMPLETE_ARGS="client-lib submit --shm",
     )
-    assert asked.stdout.split("\t") == ["--shm-size-class", "/dev/shm: 16, 32, 64 GiB per GPU.\n"]
+    assert asked.stdout.split("\t") == [
+        "--shm-size-class",
+        "Size of /dev/shm: 16, 32 or 64 GiB per GPU.\n",
+    ]
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "cancel", "delete", "resubmit"])
