@@ -18,8 +18,9 @@ class Turns:
     event loop."""
 
     def __init__(self, what: str, *, at_once: int, of_user: int, waiting_of_user: int) -> None:
-        """`what`: the work, in the plural, for messages: "searches". `of_user`: largest number of
-        pieces of work of one user that run at once. `waiting_of_user`: of one user that wait."""
+        """`what`: the work, in the plural, for messages: "searches". The others are largest numbers
+        of pieces of work: that run at once, those of one user that run at once, and those of one
+        user that wait."""
         self._what = what
         self._at_once = at_once
         self._of_user = of_user

@@ -1,6 +1,5 @@
-"""The meaning of a launcher's command line for a job, and helpers that the readers of
-all launchers share. Pure.
-"""
+"""The meaning of a launcher's command line for a job, and the parts that the readers of all
+launchers share. Pure."""
 
 import difflib
 import shlex
@@ -14,15 +13,20 @@ from client_lib.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class Machine:
-    cores: int | None = None  # cores of one worker, for `--nproc-per-node=cpu`; None: not known
+    """The facts about machines that the readers of lines need."""
+
+    cores: int | None = None
+    """Cores of one worker, for `--nproc-per-node=cpu`; None: not known."""
     accelerate_config: Callable[[str | None, Mapping[str, str]], Mapping[str, Any]] = lambda *_: {}
     """(path given on the line, or None for accelerate's default one; the environment) -> its
     values; {}: there is no default one.
     """
     is_file: Callable[[str], bool] = lambda _: False
-    text: Callable[[str], str | None] = lambda _: None  # of a file; None: it is not there
-    # the shell's, with what the line sets: options of torchrun (PET_NNODES), HF_HOME
+    text: Callable[[str], str | None] = lambda _: None
+    """Path -> the text of the file; None: there is no such file."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the shell, with those that the line sets: options of torchrun (PET_NNODES),
+    HF_HOME."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,18 @@ class LaunchLine:
     """A line, read. `fields`, `defaults` and `given_by` are keyed by fields of the job spec."""
 
     launcher: str
-    # fields that the line sets; another value in an option of the job contradicts the line
     fields: Mapping[str, Any]
+    """Fields that the line sets; another value in an option of the job contradicts the line."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The launcher's defaults for fields that the line leaves out; an option
     of the job overrides them.
     """
-    # field -> the words of the line that say it
     given_by: Mapping[str, str] = field(default_factory=dict)
-    notices: Sequence[
-        str
-    ] = ()  # a sentence for each thing that is read otherwise than the launcher would
-    python: str | None = None  # the interpreter that the line names; None: the shell's
+    """Field -> the words of the line that set it."""
+    notices: Sequence[str] = ()
+    """A sentence for each thing that is read otherwise than the launcher would."""
+    python: str | None = None
+    """The interpreter that the line names; None: the shell's."""
 
 
 def what_runs(

@@ -176,9 +176,8 @@ class _Reader(pickle.Unpickler):
 
 
 def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
-    """Version of the cloudpickle that is imported later: the user's
-    interpreter's, otherwise the caller's.
-    """
+    """Version of the cloudpickle that is imported later: that of the interpreter, or if there is
+    none the caller's copy in the payload."""
     try:
         return str(_cloudpickle().__version__)
     except ImportError:

@@ -1,23 +1,24 @@
 """Chooses the processes of a command that get a signal to end. Pure.
 
-A shell or a launcher (`accelerate launch`) has the training below it, and need not pass a signal
-on: all get it, except two kinds, which end when others do. Workers of multiprocessing, such as
-those of a DataLoader, serve the Python process above them, which may need them to save a
-checkpoint. The reader of a pipe (`python train.py | tee log`) gets what the training prints to its
-end.
+A shell or a launcher (`accelerate launch`) starts the training as a child, and need not pass a
+signal on. So all processes get the signal, except two kinds, which end when others end. Workers of
+multiprocessing, such as the workers of a DataLoader, work for the Python process above them, which
+may need them to save a checkpoint. The reader of a pipe (`python train.py | tee log`) gets what the
+training prints until its end.
 """
 
 import os
 from typing import Dict, FrozenSet, List, NamedTuple, Sequence, Tuple
 
 _PYTHONS = (b"python", b"pypy")
-# in the command line of a process that multiprocessing, its copy `multiprocess` or loky has started
-# as a new program
+"""Beginnings of the names of Python's interpreters."""
 _MARKS = (
     b"--multiprocessing-fork",
     b"from multiprocess",
     b"loky.backend.",
 )
+"""Parts of the command line of a process that multiprocessing, its copy `multiprocess` or loky has
+started as a new program."""
 
 
 class Member(NamedTuple):
