@@ -43,6 +43,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NODE_PORT = 30080
 PLACEHOLDER = "in-the-place-of-kind"
+ONE_JOB = 0.25  # cores of cpu.small
+TOO_LITTLE = 0.2  # for a job: with what the server requests it is enough
 FILL = """
 import os, pathlib, time
 pathlib.Path(os.environ["HOME"], "large").write_bytes(bytes(200 * 2**20))
@@ -218,20 +220,19 @@ def small_node(cluster: Cluster) -> None:
     cores = quantity(node["status"]["allocatable"]["cpu"])
     assert cores is not None
     taken = {"cpu": f"{cores - 2 + KIND_ITSELF['cpu']}", "memory": str(KIND_ITSELF["memory"])}
-    pod = {
-        "metadata": {"name": PLACEHOLDER},
-        "spec": {
-            "containers": [
-                {
-                    "name": "pause",
-                    "image": "localhost/pause:local",
-                    "imagePullPolicy": "Never",
-                    "resources": {"requests": taken},
-                }
-            ]
-        },
-    }
+    pod = pause_pod(PLACEHOLDER, taken)
     cluster.api.create("/api/v1/namespaces/kube-system/pods", pod)
+
+
+def pause_pod(name: str, requests: dict[str, str]) -> dict[str, Any]:
+    """A pod that takes room of the node and does nothing."""
+    container = {
+        "name": "pause",
+        "image": "localhost/pause:local",
+        "imagePullPolicy": "Never",
+        "resources": {"requests": requests},
+    }
+    return {"metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
 @pytest.fixture
@@ -343,6 +344,54 @@ def test_a_worker_that_writes_more_than_its_disk_holds_is_told_so(kind: Kind) ->
         "it wrote more than 103Mi to /client-lib/home; put large files on a volume"
         in job["message"]
     )
+
+
+def test_a_rollout_on_a_full_node_takes_the_place_of_a_waiting_job_and_not_of_one_that_trains(
+    kind: Kind, cluster: Cluster, kubectl_program: Path
+) -> None:
+    """The node has room for one job. As the server's pod ends, the waiting one gets its place."""
+    pods = cluster.api.get("/api/v1/pods")["items"]
+    requests = [
+        quantity(container["resources"].get("requests", {}).get("cpu", "0")) or 0
+        for pod in pods
+        if pod["status"]["phase"] in ("Pending", "Running")
+        for container in pod["spec"]["containers"]
+    ]
+    (node,) = cluster.api.get("/api/v1/nodes")["items"]
+    free = (quantity(node["status"]["allocatable"]["cpu"]) or 0) - sum(requests)
+    filler = pause_pod("fills-the-node", {"cpu": f"{free - ONE_JOB - TOO_LITTLE:.3f}"})
+    cluster.api.create("/api/v1/namespaces/kube-system/pods", filler)
+
+    script = kind.write("train.py", "import time\nprint('trains', flush=True)\ntime.sleep(600)")
+    kind.client_lib("submit", "--name", "trains", "-i", "cpu.small", script)
+    becomes(kind, "trains", "RUNNING")
+    kind.client_lib("submit", "--name", "waits", "-i", "cpu.small", script)
+    becomes(kind, "waits", "PENDING", "Unschedulable")
+    kubectl = [str(kubectl_program), f"--kubeconfig={cluster.kubeconfig}", "-n", "client-lib"]
+    server = "deployment/client-lib-server"
+    subprocess.run([*kubectl, "rollout", "restart", server], check=True)
+    subprocess.run([*kubectl, "rollout", "status", server, "--timeout=120s"], check=True)
+
+    becomes(kind, "trains", "RUNNING")
+    assert job_of(kind, "trains")["attempt"] == 1
+    cluster.api.delete("/api/v1/namespaces/kube-system/pods/fills-the-node")
+    becomes(kind, "waits", "RUNNING")
+    kind.client_lib("delete", "--force", "trains", "waits")
+
+
+def job_of(kind: Kind, name: str) -> dict[str, Any]:
+    jobs = json.loads(kind.client_lib("list", "-o", "json"))
+    (found,) = [job for job in jobs if job["name"] == name]
+    return dict(found)
+
+
+def becomes(kind: Kind, name: str, state: str, reason: str = "") -> None:
+    job: dict[str, Any] = {}
+    for _ in until(180, pause_s=0.5):
+        job = job_of(kind, name)
+        if job["state"] == state and reason in (job["reason"], ""):
+            return
+    raise AssertionError(job)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from server_stub.runtimes.kube.observe.inventory import (
     Container,
     Event,
     StatusReason,
+    Workload,
     parse_event,
     parse_pod,
     parse_workload,
@@ -277,23 +278,26 @@ def test_a_job_that_no_operator_has_seen_says_so() -> None:
 
 
 def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> None:
-    """Pods that are there tell by themselves."""
+    """Pods that are there tell by themselves. A pod that is preempted before its agent has reached
+    the server leaves nothing but the operator's word."""
     job = sight("running", 2).workload
     assert job is not None
-    failed = replace(
-        job, conditions=(*job.conditions, StatusReason("Failed", "1 Worker replica(s) failed."))
-    )
+
+    def given_up(text: str) -> Workload:
+        return replace(job, conditions=(*job.conditions, StatusReason("Failed", text)))
+
+    failed = given_up("the spec is not valid")
     seen = observe(ClusterState(2, failed, views=(WorkerView(0), WorkerView(1))))
     assert seen.blocker.permanent
-    assert (
-        seen.blocker.message
-        == "the operator has given the PyTorchJob up: 1 Worker replica(s) failed."
-    )
+    assert seen.blocker.message == "the operator has given the PyTorchJob up: the spec is not valid"
     assert seen.blocker.reason is Reason.LAUNCHER_LOST
     had_pods = tuple(WorkerView(number, pod_uid="gone") for number in range(2))
-    lost = observe(ClusterState(2, failed, views=had_pods)).blocker
-    assert (lost.reason, lost.permanent) == (Reason.PREEMPTED, True)
-    assert lost.message.startswith("all 2 workers lost their pods, as by a drain of a node; ")
+    unheard = (WorkerView(0), WorkerView(1))
+    without_pods = given_up("PyTorchJob train is failed because 1 Worker replica(s) failed.")
+    for workload, views in ((failed, had_pods), (without_pods, unheard)):
+        lost = observe(ClusterState(2, workload, views=views)).blocker
+        assert (lost.reason, lost.permanent) == (Reason.PREEMPTED, True)
+        assert lost.message.startswith("all 2 workers lost their pods, as by a drain of a node; ")
     assert not observe(replace(sight("running", 2), workload=failed)).blocker.permanent
 
 

@@ -45,6 +45,8 @@ class PyTorchJob(WorkloadKind):
         "Failed": Reason.LAUNCHER_LOST,
     }
 
+    pods_failed = "replica(s) failed"
+
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         # the default leaves pods running after the end; All deletes logs
         run: Object = {"cleanPodPolicy": "Running"}

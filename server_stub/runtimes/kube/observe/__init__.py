@@ -372,7 +372,9 @@ def _no_pods(state: ClusterState, missing: Sequence[int]) -> Blocker:
     for condition in workload.conditions:
         if reason := workload.kind.conditions.get(condition.word):
             text = f"the operator has given the {workload.kind.name} up: {_words(condition)}"
-            had_pods = any(view.pod_uid is not None for view in state.views)
+            had_pods = workload.kind.pods_failed in condition.text or any(
+                view.pod_uid is not None for view in state.views
+            )
             if reason is Reason.LAUNCHER_LOST and had_pods:
                 # a pod whose worker has failed stays, with the report of the worker
                 reason = Reason.PREEMPTED
