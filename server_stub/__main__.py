@@ -142,17 +142,27 @@ def check(
         Path, typer.Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")
     ],
 ) -> int:
-    """Check the file of a catalogue, and print all errors with their lines."""
+    """Check the file of a catalogue, and print all errors with their lines. A
+    `pod_template` is tried on the cluster of the kubeconfig by a dry run."""
     from server_stub.runtimes import instance_types
+    from server_stub.runtimes.kube import pod_templates
     from server_stub.runtimes.kube.catalogue import file as cluster_catalogue
+    from server_stub.settings import Settings
 
-    load = instance_types.load if file.suffix == ".toml" else cluster_catalogue.load
+    said: list[str] = []
     try:
-        names = [each.name for each in load(file).instance_types]
+        if file.suffix == ".toml":
+            names = [each.name for each in instance_types.load(file).instance_types]
+        else:
+            catalogue = cluster_catalogue.load(file)
+            names = [each.name for each in catalogue.instance_types]
+            if pod_templates.templated(catalogue):
+                said.append(pod_templates.check(catalogue, Settings()))
     except InvalidRequest as error:
         print(f"Error: {error}", file=sys.stderr)
         return WRONG
     print(f"the catalogue {file} is valid; its instance types are {', '.join(names)}")
+    print(*said, sep="\n", end="\n" if said else "")
     return 0
 
 

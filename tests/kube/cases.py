@@ -176,6 +176,39 @@ gang: {scheduler: volcano}
             "include_nodes": ["gpu-1", "gpu-2", "gpu-3"],
         },
     ),
+    "pod-template": Builder(
+        """
+images: {default: "python:3.12"}
+defaults: {instance_type: rdma}
+instance_types:
+  - name: rdma
+    cpu: 2
+    memory_gib: 8
+    node_selector: {type: rdma}
+    pod_template:
+      metadata:
+        labels: {cost-centre: research, client-lib.io/job-id: not-this}
+        annotations: {example.com/nics: all}
+      spec:
+        hostNetwork: true
+        dnsPolicy: ClusterFirstWithHostNet
+        nodeSelector: {rack: a}
+        initContainers:
+          - {name: helper, image: "helper:1", restartPolicy: Always}
+        containers:
+          - name: worker
+            resources:
+              requests: {cpu: "1"}
+              claims: [{name: nics}]
+            env: [{name: NCCL_IB_HCA, value: mlx5}]
+            envFrom: [{configMapRef: {name: fabric}}]
+            volumeMounts: [{name: huge, mountPath: /dev/hugepages}]
+        resourceClaims: [{name: nics, resourceClaimTemplateName: nics}]
+        volumes:
+          - {name: huge, emptyDir: {medium: HugePages}}
+""",
+        spec={"secrets": ["HF_TOKEN"]},
+    ),
     "in-place-on-a-volume": Builder(
         GPUS,
         code=CodeInPlace(sha256="1" * 64),

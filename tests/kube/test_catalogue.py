@@ -47,6 +47,21 @@ def test_the_example_of_the_documentation_is_read() -> None:
             ONE % ", capabilities: [IPC_LOCK]",
             "pod_security=restricted does not admit the capability IPC_LOCK",
         ),
+        (ONE % ", pod_template: {specs: {}}", "a pod template has metadata and spec"),
+        (ONE % ", pod_template: {spec: 1}", "spec is no table"),
+        (
+            ONE % ", pod_template: {spec: {restartPolicy: Always}}",
+            "restartPolicy is the operator's",
+        ),
+        (ONE % ", pod_template: {spec: {containers: {}}}", "containers is no list"),
+        (
+            ONE % ", pod_template: {spec: {containers: [{name: proxy}]}}",
+            "not named 'worker', the container of the ranks; a helper beside it belongs in",
+        ),
+        (
+            ONE % ", pod_template: {spec: {containers: [{name: worker, command: [x]}]}}",
+            "the container 'worker' has command, which is the job's or this server's own",
+        ),
         (ONE % ", tolerations: [{operator: Equal}]", "needs a key, or operator: Exists"),
         (ONE % ", tolerations: [{operator: Exists, value: x}]", "Exists takes no value"),
         (

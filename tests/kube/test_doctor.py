@@ -124,6 +124,16 @@ def test_gang_scheduling_needs_pod_groups_and_an_operator_that_makes_them() -> N
     ].ok
 
 
+def test_a_pod_template_that_the_cluster_refuses_is_named() -> None:
+    template = "{spec: {hostIpc: true}}"
+    text = f"instance_types: [{{name: near, cpu: 1, memory_gib: 1, pod_template: {template}}}]"
+    types = read(text).instance_types
+    assert checked(SmallApi(), instance_types=types)["pod templates"].ok
+    error = ApiError(422, 'unknown field "hostIpc"')
+    found = checked(SmallApi(**{"dry run": error}), instance_types=types)
+    assert 'that of near is refused: unknown field "hostIpc"' in found["pod templates"].message
+
+
 def test_nodes_without_the_label_of_an_instance_type_are_named() -> None:
     text = "instance_types: [{name: near, cpu: 1, memory_gib: 1, together: zone}]"
     (check,) = [

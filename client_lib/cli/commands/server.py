@@ -461,5 +461,6 @@ def check(
         str, Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")
     ],
 ) -> int:
-    """Check the file of a catalogue, and print all errors with their lines."""
+    """Check the file of a catalogue, and print all errors with their lines. A
+    `pod_template` is tried on the cluster of the kubeconfig by a dry run."""
     return become_server("client-lib server", ["check", "--", file])

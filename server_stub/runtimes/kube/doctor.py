@@ -10,6 +10,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.replace import replaced
 from client_lib.spec.wire import Check
 from server_stub.runtimes.checks import checked
+from server_stub.runtimes.kube import pod_templates
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.catalogue import (
     ClusterCatalogue,
@@ -56,6 +57,8 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     if catalogue.gang.scheduler != "none":
         yield _gangs(api, cluster)
     yield _catalogue(api, catalogue)
+    if pod_templates.templated(catalogue):
+        yield _pod_templates(api, cluster)
     apart = [volume.name for volume in catalogue.volumes if not volume.whole]
     shared = [volume.name for volume in catalogue.volumes if volume.whole]
     parts = [f"each user sees a folder of their own on {', '.join(apart)}"] if apart else []
@@ -180,6 +183,16 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     return checked(
         "catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes"
     )
+
+
+def _pod_templates(api: Api, cluster: ClusterOptions) -> Check:
+    wrong = pod_templates.refused(api, cluster)
+    if wrong:
+        message = "; ".join(f"that of {name} is refused: {why}" for name, why in wrong.items())
+        fix = "correct them until `client-lib server check FILE` finds no error"
+        return checked("pod templates", message, fix)
+    names = ", ".join(each.name for each in pod_templates.templated(cluster.catalogue))
+    return checked("pod templates", f"the cluster takes those of {names}")
 
 
 # --- rights: k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them)

@@ -25,7 +25,7 @@ from client_lib.worker import zipapp_build
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink
 from server_stub.runtimes.checks import checked
-from server_stub.runtimes.kube import doctor
+from server_stub.runtimes.kube import doctor, pod_templates
 from server_stub.runtimes.kube.api import (
     ApiError,
     ObjectWatch,
@@ -58,6 +58,7 @@ _OLD_CATALOGUE = (
     "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has "
     "the error"
 )
+_REFUSED_TEMPLATES = "the cluster refuses the pod_template of {}; `client-lib doctor` has the error"
 _LACKS = (
     "{} because this server lacks something in the cluster: rights, a namespace or an "
     "operator; `client-lib doctor` has it"
@@ -86,6 +87,7 @@ class KubeRuntime:
         self._of_teams = namespaces
         self._clusters = {self._own: cluster}
         self._catalogue_problem = catalogue_problem
+        self._refused_templates: list[str] = []
         self._gangs: dict[AttemptKey, Gang] = {}
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
         self._watches: list[ObjectWatch[Any]] = []
@@ -129,6 +131,18 @@ class KubeRuntime:
         await self._watch(self._own)
         for namespace in self._of_teams:
             self._in(namespace)  # begins with the kind that was found just now
+        self._tasks.begin(self._try_templates())
+
+    async def _try_templates(self) -> None:
+        cluster = self._cluster
+        try:
+            refused = await call_in_thread(pod_templates.refused, cluster.api, cluster.options)
+        except ApiError as error:
+            _log.warning("the pod templates of the catalogue can't be tried: %s", error)
+            return
+        for name, why in refused.items():
+            _log.error("the cluster refuses the pod_template of %s: %s", name, why)
+        self._refused_templates = list(refused)
 
     async def _watch(self, namespace: str) -> None:
         await self._look_around(namespace)
@@ -266,6 +280,8 @@ class KubeRuntime:
             found.append(_LACKS.format("1 job waits" if waiting == 1 else f"{waiting} jobs wait"))
         if self._catalogue_problem:
             found.append(_OLD_CATALOGUE)
+        if self._refused_templates:
+            found.append(_REFUSED_TEMPLATES.format(", ".join(self._refused_templates)))
         return "; ".join(found)
 
     async def doctor(self) -> list[Check]:

@@ -96,6 +96,10 @@ class TrainJob(WorkloadKind):
         container = template["spec"]["containers"][0]
         fixed = {key: value for key, value in template["spec"].items() if key not in _PATCHED}
         of_container = {key: value for key, value in container.items() if key not in _BY_TRAINER}
+        sources = container.get("envFrom", [])
+        own_sources = 1 if plan.secret_variables else 0
+        if more := sources[own_sources:]:
+            of_container["envFrom"] = more
         fixed["containers"] = [{"name": CONTAINER, **of_container}]
         if plan.gang_scheduler != "none":
             fixed["schedulerName"] = SCHEDULERS[plan.gang_scheduler]
@@ -115,7 +119,7 @@ class TrainJob(WorkloadKind):
                 "name": name,
                 "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}},
             }
-            for source in container.get("envFrom", ())
+            for source in sources[:own_sources]
             for name in plan.secret_variables
             if name not in given
         ]

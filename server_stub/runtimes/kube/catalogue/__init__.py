@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -61,6 +61,38 @@ Folder = Annotated[str, AfterValidator(_folder)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(gt=0, lt=65536)]
 Labels = dict[Label, str]
+WORKER = "worker"
+"""Name of the container of the ranks in a `pod_template`; in a pod it is that of the operator."""
+_OF_THE_AGENT = ("image", "command", "args")
+"""Fields of that container without which no agent runs, or that belong to the job."""
+
+
+def _pod_template(given: dict[str, Any]) -> dict[str, Any]:
+    if unknown := given.keys() - {"metadata", "spec"}:
+        raise ValueError(
+            f"has {', '.join(sorted(map(repr, unknown)))}: a pod template has metadata and spec"
+        )
+    for name in ("metadata", "spec"):
+        if not isinstance(given.get(name, {}), dict):
+            raise ValueError(f"{name} is no table")
+    spec = given.get("spec", {})
+    if "restartPolicy" in spec:
+        raise ValueError("spec.restartPolicy is the operator's of the jobs")
+    containers = spec.get("containers", [])
+    if not isinstance(containers, list):
+        raise ValueError("spec.containers is no list")
+    for container in containers:
+        if not isinstance(container, dict) or container.get("name") != WORKER:
+            raise ValueError(
+                f"spec.containers has an entry that is not named {WORKER!r}, the container of the "
+                "ranks; a helper beside it belongs in initContainers, with restartPolicy: Always, "
+                "because any other one would keep the pod from ending"
+            )
+        if fixed := [field for field in _OF_THE_AGENT if field in container]:
+            raise ValueError(
+                f"the container {WORKER!r} has {fixed[0]}, which is the job's or this server's own"
+            )
+    return given
 
 
 class Strict(BaseModel):
@@ -154,6 +186,10 @@ class InstanceType(Size, Placement):
     spread: Label | None = None
     """Label of nodes, such as `kubernetes.io/hostname`: the numbers of workers of a job at any two
     of its values differ by at most one."""
+    pod_template: Annotated[dict[str, Any], AfterValidator(_pod_template)] = {}
+    """A part of a pod template (`metadata`, `spec`) for what has no entry here: it is merged into
+    the pods of its jobs as `kubectl patch` does (strategic merge). The container of the ranks is
+    `worker` in it. The server tries it on the cluster at its start, by a dry run."""
     max_workers: Annotated[int, Field(gt=0)] | None = None
     """Largest number of workers of one job; None: no limit."""
 

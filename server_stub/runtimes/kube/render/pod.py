@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs
+from server_stub.runtimes.kube.catalogue import WORKER, ClusterCatalogue, Needs
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder, mebibytes
+from server_stub.runtimes.kube.render.strategic_merge import merged
 from server_stub.runtimes.kube.workload import Object
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
@@ -89,8 +90,6 @@ def template(
         "securityContext": of_container,
         "volumeMounts": [folder.mount() for folder in folders],
     }
-    if secret is not None:
-        container["envFrom"] = [{"secretRef": {"name": secret}}]
     if catalogue.images.pull_policy is not None:
         container["imagePullPolicy"] = catalogue.images.pull_policy
     where = catalogue.placement(instance)
@@ -117,9 +116,10 @@ def template(
         "serviceAccountName": catalogue.defaults.service_account,
         "imagePullSecrets": [{"name": name} for name in catalogue.images.pull_secrets],
     }
-    return {
+    own_labels = {**labels, **more_labels}
+    usual = {
         "metadata": {
-            "labels": {**catalogue.defaults.pod_labels, **labels, **more_labels},
+            "labels": {**catalogue.defaults.pod_labels, **own_labels},
             "annotations": catalogue.defaults.annotations | instance.annotations,
         },
         "spec": {
@@ -132,6 +132,21 @@ def template(
             **{field: value for field, value in placed.items() if value},
         },
     }
+    found = merged(usual, _of_kind(instance.pod_template, cluster.kind.container))
+    found["metadata"]["labels"] |= own_labels  # the server finds its pods by them
+    if secret is not None:
+        ranks = found["spec"]["containers"][0]
+        ranks["envFrom"] = [{"secretRef": {"name": secret}}, *ranks.get("envFrom", [])]
+    return found
+
+
+def _of_kind(template: Object, container: str) -> Object:
+    """The `pod_template` of a type, with the name that the container of the ranks has."""
+    containers = template.get("spec", {}).get("containers")
+    if not containers:
+        return template
+    named = [{**each, "name": container} for each in containers if each["name"] == WORKER]
+    return {**template, "spec": {**template["spec"], "containers": named}}
 
 
 def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> dict[str, str]:
