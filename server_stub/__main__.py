@@ -145,24 +145,24 @@ def check(
     """Check the file of a catalogue, and print all errors with their lines. A
     `pod_template` is tried on the cluster of the kubeconfig by a dry run."""
     from server_stub.runtimes import instance_types
-    from server_stub.runtimes.kube import pod_templates
     from server_stub.runtimes.kube.catalogue import file as cluster_catalogue
+    from server_stub.runtimes.kube.runtime import check_pod_templates
     from server_stub.settings import Settings
 
-    said: list[str] = []
+    tried = ""
     try:
         if file.suffix == ".toml":
             names = [each.name for each in instance_types.load(file).instance_types]
         else:
             catalogue = cluster_catalogue.load(file)
             names = [each.name for each in catalogue.instance_types]
-            if pod_templates.templated(catalogue):
-                said.append(pod_templates.check(catalogue, Settings()))
+            tried = check_pod_templates(catalogue, Settings())
     except InvalidRequest as error:
         print(f"Error: {error}", file=sys.stderr)
         return WRONG
     print(f"the catalogue {file} is valid; its instance types are {', '.join(names)}")
-    print(*said, sep="\n", end="\n" if said else "")
+    if tried:
+        print(tried)
     return 0
 
 

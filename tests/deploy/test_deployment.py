@@ -391,7 +391,7 @@ def becomes(kind: Kind, name: str, state: str, reason: str = "") -> None:
         job = job_of(kind, name)
         if job["state"] == state and reason in (job["reason"], ""):
             return
-    raise AssertionError(job)
+    raise AssertionError((job["state"], job["reason"], job["message"]))
 
 
 @pytest.fixture

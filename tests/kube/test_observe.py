@@ -294,7 +294,12 @@ def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> Non
     had_pods = tuple(WorkerView(number, pod_uid="gone") for number in range(2))
     unheard = (WorkerView(0), WorkerView(1))
     without_pods = given_up("PyTorchJob train is failed because 1 Worker replica(s) failed.")
-    for workload, views in ((failed, had_pods), (without_pods, unheard)):
+    at_limit = given_up("Job train has failed because it has reached the specified backoff limit")
+    for workload, views in (
+        (failed, had_pods),
+        (without_pods, unheard),
+        (at_limit, unheard),
+    ):
         lost = observe(ClusterState(2, workload, views=views)).blocker
         assert (lost.reason, lost.permanent) == (Reason.PREEMPTED, True)
         assert lost.message.startswith("all 2 workers lost their pods, as by a drain of a node; ")

@@ -9,6 +9,7 @@ from client_lib.errors import InvalidRequest
 from server_stub.runtimes.kube import pod_templates
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.catalogue.file import read
+from server_stub.runtimes.kube.runtime import check_pod_templates
 from server_stub.settings import Settings
 from tests.cluster import Cluster
 from tests.kube.cases import CLUSTER
@@ -51,18 +52,18 @@ def test_the_cluster_says_which_template_it_refuses(control_plane: Cluster) -> N
     )
     settings = Settings(kubeconfig=control_plane.kubeconfig, kube_namespace="templates")
     with pytest.raises(InvalidRequest) as caught:
-        pod_templates.check(catalogue, settings)
+        check_pod_templates(catalogue, settings)
     typo, unmounted, unsafe = caught.value.message.splitlines()
     assert typo.startswith("the pod_template of typo: ")
     assert 'volumeMounts[7].name: Not found: "nothing"' in unmounted
     assert 'violates PodSecurity "restricted' in unsafe
     good = catalogue.model_copy(update={"instance_types": catalogue.instance_types[:2]})
-    assert "takes the pod_template of good in namespace templates" in pod_templates.check(
+    assert "takes the pod_template of good in namespace templates" in check_pod_templates(
         good, settings
     )
 
 
 def test_a_catalogue_is_valid_where_no_cluster_answers(tmp_path: Path) -> None:
     missing = Settings(kubeconfig=tmp_path / "none", kube_namespace="jobs")
-    said = pod_templates.check(read(TYPES), missing)
+    said = check_pod_templates(read(TYPES), missing)
     assert said.startswith("the pod_template of good, typo, unmounted, unsafe was not tried on a ")

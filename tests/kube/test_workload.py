@@ -33,7 +33,7 @@ from tests.kube.cases import TOKEN, Case, case
 
 
 class IndexedJob(WorkloadKind):
-    pods_failed = "of its pods failed"
+    pods_failed = ("of its pods failed",)
     name = "IndexedJob"
     group = "example.com"
     version = "v2"

@@ -14,9 +14,8 @@ from server_stub.runtimes.kube.api import Api, ApiError, connect, default_namesp
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType
 from server_stub.runtimes.kube.names import PROBE
 from server_stub.runtimes.kube.options import ClusterOptions
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import Objects, render
-from server_stub.runtimes.kube.workload import is_missing
+from server_stub.runtimes.kube.workload import WorkloadKind, is_missing
 from server_stub.settings import Settings
 
 _DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
@@ -29,19 +28,19 @@ def templated(catalogue: ClusterCatalogue) -> list[InstanceType]:
 
 
 def refused(api: Api, cluster: ClusterOptions) -> dict[str, str]:
-    """Why the cluster refuses the job of a type with a `pod_template`, by the name of the type.
+    """Reasons why the cluster refuses jobs of a type with a `pod_template`, by its name.
     Raises ApiError: it could not be tried."""
     return dict(_refusals(api, cluster, _try_workload))
 
 
-def check(catalogue: ClusterCatalogue, settings: Settings) -> str:
+def check(catalogue: ClusterCatalogue, settings: Settings, pytorchjob: WorkloadKind) -> str:
     """Try the pods of all types with a `pod_template` as the user of the kubeconfig, who needs the
     right to create pods, and return the result as a sentence. Raises InvalidRequest: some are
     refused."""
     namespace = settings.kube_namespace or default_namespace(
         settings.kubeconfig, settings.kube_context
     )
-    cluster = ClusterOptions(settings, PYTORCHJOB, catalogue, namespace, launcher=b"")
+    cluster = ClusterOptions(settings, pytorchjob, catalogue, namespace, launcher=b"")
     names = ", ".join(each.name for each in templated(catalogue))
     try:
         api = connect(settings.kubeconfig, settings.kube_context)

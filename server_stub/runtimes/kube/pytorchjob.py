@@ -45,7 +45,7 @@ class PyTorchJob(WorkloadKind):
         "Failed": Reason.LAUNCHER_LOST,
     }
 
-    pods_failed = "replica(s) failed"
+    pods_failed = ("replica(s) failed", "has reached the specified backoff limit")
 
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         # the default leaves pods running after the end; All deletes logs

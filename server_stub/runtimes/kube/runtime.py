@@ -33,7 +33,7 @@ from server_stub.runtimes.kube.api import (
     connect,
     default_namespace,
 )
-from server_stub.runtimes.kube.catalogue import file as catalogue_file
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, file as catalogue_file
 from server_stub.runtimes.kube.check import check
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
@@ -292,6 +292,13 @@ class KubeRuntime:
         fix = "check the API server, and the rights of this server's user"
         problems = [watch.problem for watch in self._watches if watch.problem]
         return [*found, *(checked("cluster", problem, fix) for problem in problems)]
+
+
+def check_pod_templates(catalogue: ClusterCatalogue, settings: Settings) -> str:
+    """See `pod_templates.check`; '': no instance type has a `pod_template`."""
+    if not pod_templates.templated(catalogue):
+        return ""
+    return pod_templates.check(catalogue, settings, PYTORCHJOB)
 
 
 def assemble(

@@ -81,7 +81,7 @@ class TrainJob(WorkloadKind):
         "Complete": None,
         "Failed": Reason.LAUNCHER_LOST,
     }
-    pods_failed = "one or more job failures"
+    pods_failed = ("one or more job failures",)
     # JobSet refuses it if a pod's name were longer than a label may be
     name_max = 63 - len("-node-0-9999-abcde")
     applied = Applied(

@@ -106,7 +106,7 @@ class WorkloadKind(ABC):
     """Its conditions, by type: reason why the attempt has ended, or None
     if the condition ends none.
     """
-    pods_failed: str
+    pods_failed: tuple[str, ...]
     """Words of the condition `Failed` if pods have failed; with others there may have been none."""
     name_max: int = NAME_MAX
     """Longest name of one of its objects; the names of pods and services that its

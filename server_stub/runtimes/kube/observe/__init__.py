@@ -372,7 +372,7 @@ def _no_pods(state: ClusterState, missing: Sequence[int]) -> Blocker:
     for condition in workload.conditions:
         if reason := workload.kind.conditions.get(condition.word):
             text = f"the operator has given the {workload.kind.name} up: {_words(condition)}"
-            had_pods = workload.kind.pods_failed in condition.text or any(
+            had_pods = any(words in condition.text for words in workload.kind.pods_failed) or any(
                 view.pod_uid is not None for view in state.views
             )
             if reason is Reason.LAUNCHER_LOST and had_pods:
