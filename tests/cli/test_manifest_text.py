@@ -8,14 +8,16 @@ from server_stub.runtimes.kube.render import masked
 from tests.kube.cases import Builder
 
 
-def test_objects_of_a_cluster_are_said_to_be_a_view_and_are_yaml() -> None:
+def test_objects_of_a_cluster_are_a_view_of_which_kubectl_takes_nothing() -> None:
     objects = masked(Builder(spec={"secrets": ["TOKEN"]}).build("train").objects())
     text = manifest_text(Manifest(runtime="kubernetes", objects=objects))
     assert text.startswith("# A view of the objects that a submit creates.")
-    assert "`kubectl apply` can't run this" in text
-    assert list(yaml.safe_load_all(text)) == objects
+    assert "`kubectl apply` takes none of it" in text
+    # one document without a kind
+    assert yaml.safe_load(text) == {"runtime": "kubernetes", "objects": objects}
     assert "value-of-TOKEN" not in text
 
 
 def test_plans_of_this_machine_stand_alone() -> None:
-    assert manifest_text(Manifest(runtime="local", objects=[{"job": "x"}])) == "job: x"
+    text = manifest_text(Manifest(runtime="local", objects=[{"job": "x"}]))
+    assert text == "runtime: local\nobjects:\n- job: x"

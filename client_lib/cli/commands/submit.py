@@ -33,7 +33,7 @@ from client_lib.submit.changes import with_arguments
 
 _VIEW = """\
 # A view of the objects that a submit creates. The values of secrets are masked, and binary files
-# are shown by their size and digest: `kubectl apply` can't run this; `client-lib submit` creates
+# are shown by their size and digest: `kubectl apply` takes none of it; `client-lib submit` creates
 # the real objects."""
 
 app = CommandApp()
@@ -316,10 +316,12 @@ def _print_manifest(described: DescribedJob, output: str) -> None:
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """YAML documents, below a comment which says that kubectl can't apply them."""
+    """The YAML of `-o json`, below a comment which says that kubectl can't apply it: of documents
+    for each object kubectl would create all but the binary files, and pods would wait for these.
+    """
     import yaml
 
-    text = yaml.safe_dump_all(
-        manifest.objects, sort_keys=False, allow_unicode=True, width=1000
+    text = yaml.safe_dump(
+        manifest.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=1000
     ).rstrip()
     return f"{_VIEW}\n{text}" if manifest.runtime == "kubernetes" else text
