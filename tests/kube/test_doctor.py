@@ -17,6 +17,7 @@ from tests.kube.cases import CLUSTER, cluster_with, offering
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
 NO = ApiError(403, "forbidden")
 GONE = ApiError(404, "not found")
+CLAIMS = "/api/v1/namespaces/jobs/persistentvolumeclaims"
 NODE = {
     "metadata": {"name": "n1"},
     "status": {"allocatable": {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "9Gi"}},
@@ -162,13 +163,24 @@ def test_the_volumes_that_users_share_are_named() -> None:
     volumes = [
         Volume(name=n, claim=n, **more) for n, more in (("home", {}), ("data", {"read_only": True}))
     ]
-    shared = CATALOGUE.model_copy(update={"volumes": volumes})
-    found = doctor.checks(SmallApi(), replace(CLUSTER, catalogue=shared))  # type: ignore[arg-type]  # the few calls of an API
-    (check,) = [each for each in found if each.name == "volumes"]
+    api = SmallApi(**{f"{CLAIMS}/home": {}, f"{CLAIMS}/data": {}})
     assert (
-        check.message
+        checked(api, volumes=volumes)["volumes"].message
         == "each user sees a folder of their own on home; all users see the same files on data"
     )
+
+
+def test_a_claim_of_the_catalogue_that_is_not_there_is_named() -> None:
+    volumes = [Volume(name=name, claim=f"{name}-claim") for name in ("b", "a", "c")]
+    paths = [f"{CLAIMS}/{name}-claim" for name in "abc"]
+    there = checked(SmallApi(**{path: {} for path in paths}), volumes=volumes)["claims"]
+    assert (there.ok, there.message) == (True, "namespace jobs has a-claim, b-claim, c-claim")
+    answers = dict(zip(paths, (GONE, {}, GONE), strict=True))
+    missing = checked(SmallApi(**answers), volumes=volumes)["claims"]
+    assert not missing.ok
+    assert "namespace jobs has no PersistentVolumeClaim a-claim, c-claim" in missing.message
+    hidden = checked(SmallApi(**dict.fromkeys(paths, NO)), volumes=volumes)["claims"]
+    assert (hidden.ok, hidden.fix) == (True, None)
 
 
 def test_nothing_but_a_dry_run_is_ever_asked_to_be_made() -> None:

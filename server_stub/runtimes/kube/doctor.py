@@ -4,6 +4,7 @@ The checks block. A check that the server may not make is reported, and is no fa
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec
@@ -86,6 +87,8 @@ def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     yield _permissions(api, cluster)
     yield cluster.kind.check(api, cluster.namespace)
     yield _pod_security(api, cluster)
+    if cluster.catalogue.volumes:
+        yield _claims(api, cluster)
     if find(api, KUEUE, may_be_hidden=True) is None:  # as on most clusters
         return
     kind = cluster.kind
@@ -129,6 +132,23 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
             "its user by hand"
         )
     return checked("permissions", f"the server {may_not} in namespace {cluster.namespace}", fix)
+
+
+def _claims(api: Api, cluster: ClusterOptions) -> Check:
+    """The claims of the catalogue's volumes, of which a missing one keeps its jobs waiting."""
+    folder = f"/api/v1/namespaces/{cluster.namespace}/persistentvolumeclaims"
+    claims = sorted({volume.claim for volume in cluster.catalogue.volumes})
+    try:
+        missing = [claim for claim in claims if find(api, f"{folder}/{claim}") is None]
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return checked("claims", "not known: this server may not get persistentvolumeclaims")
+    if missing:
+        message = f"namespace {cluster.namespace} has no PersistentVolumeClaim {', '.join(missing)}"
+        fix = "create what is missing, or correct `claim` of the catalogue's volumes"
+        return checked("claims", f"{message}: jobs that mount it don't start", fix)
+    return checked("claims", f"namespace {cluster.namespace} has {', '.join(claims)}")
 
 
 def _gangs(api: Api, cluster: ClusterOptions) -> Check:
@@ -254,6 +274,7 @@ OPTIONAL = frozenset(
     {
         Permission("", "namespaces", "get"),
         Permission("", "nodes", "list"),
+        Permission("", "persistentvolumeclaims", "get"),
         Permission("kueue.x-k8s.io", "localqueues", "get"),
         Permission("kueue.x-k8s.io", "clusterqueues", "get"),
         Permission("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads", "get"),
