@@ -69,12 +69,12 @@ _SECRET_FOLDERS = frozenset(
 """Names of folders whose files are secrets, whatever their names: `.ssh/deploy`, `.kube/config`."""
 _HEAD_OF_PART = 10_000
 """Characters of a file's part of a patch that hold its first lines: names have up to 4096."""
+_NOT_FOUND = 127
+"""Exit code of a shell for a program that is not there."""
 _NAMED = 5
 """Files that are left out and named."""
 _MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
 _log = logging.getLogger("client_lib")
-
-
 _slow: set[Path] = set()
 """Repositories whose git took longer than PATIENCE_S in this process."""
 
@@ -172,17 +172,19 @@ class _Patch:
         return False
 
     def _read(self) -> None:
-        with (
-            suppress(OSError),
-            Popen(
+        try:
+            git = Popen(
                 self._command,
                 cwd=self._root,
                 stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=DEVNULL,
                 start_new_session=True,  # so that all of a pipe can be killed
-            ) as git,
-        ):
+            )
+        except OSError:  # there is no shell
+            self.code = _NOT_FOUND
+            return
+        with git:
             self._git = git
             if self._is_late:
                 _kill(git)

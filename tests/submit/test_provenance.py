@@ -171,11 +171,13 @@ def test_changes_are_not_known_where_git_fails(
 ) -> None:
     """Such as in a folder of another user, which git does not read unless it is told to."""
     own_git(tmp_path, "exit 128", monkeypatch)
-    found = GitReading(repository).result
-    assert found.diff is None
-    assert found.missing == (
-        f"the uncommitted changes are not known: `git diff HEAD` fails in {repository}"
-    )
+    for path in (os.environ["PATH"], "/nowhere"):
+        monkeypatch.setenv("PATH", path)
+        found = GitReading(repository).result
+        assert found.diff is None
+        assert found.missing == (
+            f"the uncommitted changes are not known: `git diff HEAD` fails in {repository}"
+        )
 
 
 def test_a_new_file_that_is_named_like_an_option_is_a_file(repository: Path) -> None:
