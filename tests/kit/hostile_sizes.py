@@ -12,12 +12,17 @@ from fastapi.routing import RouteContext, iter_route_contexts
 from pydantic import BaseModel
 
 from client_lib.launcher_protocol.json_entries import ENTRIES_MAX
+from client_lib.launcher_protocol.plan import PROTOCOL
+from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import GroupRequest, SubmitRequest
+from client_lib.spec.states import Reason
 from server_stub.app import rest_api
 from server_stub.http.api.public_v2 import routes as platform_api
 from server_stub.http.api.public_v2.models import RunJobRequest
+from server_stub.http.api.workers import WorkerStacks
 from server_stub.http.limits import HEAD_MAX, MAX_BODY_BYTES
+from server_stub.worker_gateway.report import WorkerReport
 
 PAGES = [
     ("GET", "/"),
@@ -31,6 +36,9 @@ PAGES = [
 _MANY = ENTRIES_MAX - 1000
 _BYTES = MAX_BODY_BYTES - 2**16
 _HEAD = HEAD_MAX - 2**12
+_BRACKETS = b"[" * _BYTES
+EACH_VALUE = {("POST", paths.JOBS), ("POST", paths.GROUPS), ("POST", "/public/v2/jobs")}
+"""Operations whose bodies are models with all kinds of fields."""
 _HERE = "@value@"
 """Stands for a value in a body."""
 
@@ -79,7 +87,8 @@ def _model(route: RouteContext) -> type[BaseModel] | None:
 
 
 def requests_for(operation: Operation) -> Iterator[Sent]:
-    """Requests with hostile sizes for one operation."""
+    """Requests with hostile sizes for one operation. All operations read a body in the same way, so
+    that those in EACH_VALUE alone get each value, and the others the value that costs most."""
     usual = _path(operation, "x")
     if operation.path.count("{"):
         yield Sent("a long path", operation, _path(operation, "x" * _HEAD), b"")
@@ -89,18 +98,32 @@ def requests_for(operation: Operation) -> Iterator[Sent]:
             yield Sent(f"{name}: {what}", operation, f"{usual}?{name}={value}", b"")
     yield Sent("many parameters", operation, f"{usual}?{'label=a=b&' * 6000}", b"")
     if operation.method not in ("POST", "PUT"):
-        yield Sent("a body", operation, usual, b"[" * _BYTES)
+        yield Sent("a body", operation, usual, _BRACKETS)
         return
-    for what, value in _values().items():
-        yield Sent(what, operation, usual, value.encode())
-    for what, body in _bodies(operation.model):
-        yield Sent(what, operation, usual, body.encode())
+    gets_each = (operation.method, operation.path) in EACH_VALUE
+    costly = "keys" if operation.model else "a long text"
+    for what in _values() if gets_each else [costly]:
+        yield Sent(what, operation, usual, _values()[what].encode())
+    if operation.model is None:
+        return
+    if gets_each:
+        for what, text in _parts(operation.model):
+            yield Sent(what, operation, usual, text.encode())
+    for what, body in valid_bodies(operation.model):
+        yield Sent(what, operation, usual, json.dumps(body).encode())
 
 
 def _path(operation: Operation, value: str) -> str:
     names = re.findall(r"\{(\w+)(?::path)?\}", operation.path)
     found = re.sub(r"\{\w+:path\}", "{}", re.sub(r"\{\w+\}", "{}", operation.path))
-    usual = {"session": "0" * 32, "attempt": "1", "worker": "0", "rank": "0", "sha256": "0" * 64}
+    usual = {
+        "name": "train",
+        "session": "0" * 32,
+        "attempt": "1",
+        "worker": "0",
+        "rank": "0",
+        "sha256": "0" * 64,
+    }
     given = [usual.get(name, value) if value == "x" else value for name in names[:1]]
     given += [usual.get(name, "x") for name in names[1:]]
     return found.format(*given)
@@ -137,12 +160,21 @@ _JOB: dict[str, Any] = {
     "spec": {"script": "echo", "type": "binary"},
     "code": {"mode": "in_place"},
 }
-_PARTS: Mapping[type[BaseModel], list[tuple[str, Any]]] = {
+_REPORT = {
+    "protocol": PROTOCOL,
+    "worker": 0,
+    "attempt": 1,
+    "exit_code": 0,
+    "reason": Reason.COMPLETED,
+    "message": "",
+    "ended_at": "2026-11-29T00:00:00+00:00",
+    "ranks": [],
+    "log_end_seq": 0,
+    "log_end_offset": 0,
+}
+_INNER: Mapping[type[BaseModel], list[tuple[str, Any]]] = {
     SubmitRequest: [
-        *(
-            (f"spec.{name}", _JOB | {"spec": {**_JOB["spec"], name: _HERE}})
-            for name in JobSpec.model_fields
-        ),
+        ("spec", {"spec": _HERE}),
         ("environment", _JOB | {"submitter": {"environment": _HERE}}),
     ],
     GroupRequest: [
@@ -150,18 +182,30 @@ _PARTS: Mapping[type[BaseModel], list[tuple[str, Any]]] = {
         ("values", {"name": "g", "request": _JOB, "members": [{"args": [], "values": _HERE}]}),
     ],
 }
-"""Bodies of models in which one part is replaced by a hostile value."""
+"""Bodies of models in which one part below their fields is replaced by a hostile value."""
 
 
-def _bodies(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
-    if model is None:
-        return
-    templates = [(name, {name: _HERE}) for name in model.model_fields]
-    for place, template in [*templates, *_PARTS.get(model, [])]:
-        text = json.dumps(template).replace(json.dumps(_HERE), _values()["keys"])
-        yield f"{place}: keys", text
-    for what, valid in valid_bodies(model):
-        yield what, json.dumps(valid)
+def _parts(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Bodies in which one field has a hostile value of its type, if it takes more than one value;
+    other fields refuse it at once, so one of each type is enough."""
+    tried = set()
+    fields = [(name, each, {name: _HERE}) for name, each in model.model_fields.items()]
+    for name, each in JobSpec.model_fields.items() if model is SubmitRequest else ():
+        fields.append((f"spec.{name}", each, _JOB | {"spec": {**_JOB["spec"], name: _HERE}}))
+    for place, each, template in fields:
+        annotation = str(each.annotation)
+        is_list = "list[" in annotation
+        kind = annotation if is_list or "dict[" in annotation else "one value"
+        if kind not in tried:
+            tried.add(kind)
+            yield _with_value(place, template, "texts" if is_list else "keys")
+    for place, template in _INNER.get(model, []):
+        yield _with_value(place, template, "keys")
+
+
+def _with_value(place: str, template: Any, value: str) -> tuple[str, str]:
+    text = json.dumps(template).replace(json.dumps(_HERE), _values()[value])
+    return f"{place}: {value}", text
 
 
 def valid_bodies(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
@@ -184,3 +228,8 @@ def valid_bodies(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
     elif model is RunJobRequest:
         variables = {f"k{number}": "x" * 1600 for number in range(10_000)}
         yield "a large environment", {"script": "echo", "env_variables": variables}
+    elif model is WorkerReport:
+        yield "a report with many notes", _REPORT | {"notes": ["x"] * _MANY}
+        yield "a report with long notes", _REPORT | {"notes": ["x" * 1600] * 10_000}
+    elif model is WorkerStacks:
+        yield "many processes", {"mark": "m", "processes": [{}] * (_MANY // 2)}
