@@ -271,6 +271,10 @@ class SessionRequest(Strict):
 # --- workers
 
 
+_RANKS_MAX = 1024
+"""Most ranks of a worker, as in `JobSpec.processes_per_worker`."""
+
+
 class WorkerSays(Lenient):
     """Progress of a worker on another machine. Lenient: a newer worker may send more."""
 
@@ -281,7 +285,9 @@ class WorkerSays(Lenient):
     """Mark of the last order for stacks that the worker has received; None: the worker's version
     cannot take stacks.
     """
-    quiet: dict[int, Annotated[float, Field(ge=0, le=1e9)]] = {}
+    quiet: Annotated[
+        dict[int, Annotated[float, Field(ge=0, le=1e9)]], up_to(_RANKS_MAX, "object")
+    ] = {}
     """Its ranks that do nothing, and for how many seconds."""
     sessions: bool = False
     """It can take up sessions of users."""

@@ -3,9 +3,9 @@ Processes of the job can write it, so it may hold anything."""
 
 import json
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from client_lib.durable import Opener
 from client_lib.launcher_protocol.json_entries import ENTRIES_MAX, entries
@@ -36,6 +36,9 @@ def _checked_protocol(number: int) -> int:
 _Time = Annotated[str, AfterValidator(_checked_time)]
 _Number = Annotated[int, Field(ge=0, le=2**53)]
 _Status = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+_T = TypeVar("_T")
+_Many = Annotated[list[_T], FailFast()]
+"""A list of which only the first wrong entry is found: an error of each would take long to show."""
 
 
 class _Strict(BaseModel):
@@ -57,7 +60,7 @@ class RankEnd(_Strict):
     lost_peer: bool = False
     exception: str | None
     traceback: str | None
-    last_lines: list[str]
+    last_lines: _Many[str]
 
 
 class LeftOut(_Strict):
@@ -69,7 +72,7 @@ class LeftOut(_Strict):
 class KeptOutputs(_Strict):
     kept: _Number = 0
     problem: str | None = None
-    left_out: list[LeftOut] = []
+    left_out: _Many[LeftOut] = []
     left_out_count: _Number = 0
 
 
@@ -86,12 +89,12 @@ class WorkerReport(_Strict):
     message: str
     ended_at: _Time
     first_failing_rank: _Number | None = None
-    ranks: list[RankEnd]
+    ranks: _Many[RankEnd]
     log_end_seq: _Number
     log_end_offset: _Number
     outputs: KeptOutputs = KeptOutputs()
-    last_lines: list[str] = []
-    notes: list[str] = []
+    last_lines: _Many[str] = []
+    notes: _Many[str] = []
 
 
 def parse(text: bytes | str) -> Report:

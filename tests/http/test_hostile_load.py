@@ -26,6 +26,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running
         server.stop()
 
 
+_JSON = {"Content-Type": "application/json"}
+"""The platform's API reads no other body."""
+
+
 def logged_in(server: Running) -> Api:
     """The view of a user whose browser is logged in, too."""
     ann = server.as_user("ann")
@@ -37,7 +41,7 @@ def logged_in(server: Running) -> Api:
 def send(user: Api, sent: Sent) -> None:
     """Send a request; the server may close the connection before all of it has arrived."""
     with suppress(requests.ConnectionError, requests.Timeout):
-        answer = user(sent.operation.method, sent.path, data=sent.body)
+        answer = user(sent.operation.method, sent.path, data=sent.body, headers=_JSON)
         assert answer.status_code != 500, sent.what
 
 

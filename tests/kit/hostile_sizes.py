@@ -37,8 +37,8 @@ _MANY = ENTRIES_MAX - 1000
 _BYTES = MAX_BODY_BYTES - 2**16
 _HEAD = HEAD_MAX - 2**12
 _BRACKETS = b"[" * _BYTES
-EACH_VALUE = {("POST", paths.JOBS), ("POST", paths.GROUPS), ("POST", "/public/v2/jobs")}
-"""Operations whose bodies are models with all kinds of fields."""
+EACH_VALUE = {paths.JOBS, "/public/v2/jobs"}
+"""Paths of operations that get each value."""
 _HERE = "@value@"
 """Stands for a value in a body."""
 
@@ -88,7 +88,8 @@ def _model(route: RouteContext) -> type[BaseModel] | None:
 
 def requests_for(operation: Operation) -> Iterator[Sent]:
     """Requests with hostile sizes for one operation. All operations read a body in the same way, so
-    that those in EACH_VALUE alone get each value, and the others the value that costs most."""
+    that those in EACH_VALUE alone get each value, and the others the value that costs most. The
+    fields of each model get hostile values."""
     usual = _path(operation, "x")
     if operation.path.count("{"):
         yield Sent("a long path", operation, _path(operation, "x" * _HEAD), b"")
@@ -100,13 +101,12 @@ def requests_for(operation: Operation) -> Iterator[Sent]:
     if operation.method not in ("POST", "PUT"):
         yield Sent("a body", operation, usual, _BRACKETS)
         return
-    gets_each = (operation.method, operation.path) in EACH_VALUE
     costly = "keys" if operation.model else "a long text"
-    for what in _values() if gets_each else [costly]:
+    for what in _values() if operation.path in EACH_VALUE else [costly]:
         yield Sent(what, operation, usual, _values()[what].encode())
     if operation.model is None:
         return
-    if gets_each:
+    if operation.path != paths.RENDER:  # it has the model of a submit
         for what, text in _parts(operation.model):
             yield Sent(what, operation, usual, text.encode())
     for what, body in valid_bodies(operation.model):

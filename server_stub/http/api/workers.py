@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 from fastapi import APIRouter, Depends, Header, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, FailFast
 from starlette.requests import Request
 from starlette.responses import FileResponse, StreamingResponse
 
@@ -164,7 +164,7 @@ class WorkerStacks(BaseModel):
 
     mark: str
     """Mark of the order."""
-    processes: list[dict[str, Any]]
+    processes: Annotated[list[dict[str, Any]], FailFast()]
 
 
 @router.put(f"{paths.WORKERS}/stacks")
