@@ -345,13 +345,13 @@ class Job(Generic[R]):
     def submit(
         self, *, python: str | None = None, on_upload: OnUpload | None = None, check: bool = True
     ) -> str:
-        """Hand the job over; it is stored durably when this returns `Job "<name>" created.`
+        """Submit the job and return `Job "<name>" created.`; the server has stored it durably then.
 
         `python`: interpreter for a job on this machine; None: the one that runs this code.
         `on_upload`: called with (bytes sent, bytes in all) while the code is uploaded. `check`:
         check a script that runs on this machine first: a syntax error is refused; missing modules
-        and options that argparse will refuse are logged as warnings (logger `client_lib`). A
-        repeated call after a failure is safe: it is the same job, never a second one.
+        and options that argparse will refuse are logged as warnings (logger `client_lib`). If a
+        call fails, it can be repeated: the repetition never makes a second job.
 
         Raises:
             InvalidRequest: a field or the script is wrong; the message names it, its value and the
@@ -401,10 +401,10 @@ class Job(Generic[R]):
             group = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)},
             max_parallel=2)
 
-        `{lr}` in an argument is replaced; a name that stands nowhere is appended as `--lr 0.1`. The
-        jobs are called `<group>-0` and so on, and all of them are stored when this returns, or none
-        is. `max_parallel`: so many run at the same time. `stop_on_failure`: when one has FAILED,
-        the others are cancelled. The rest is as in `submit`.
+        `{lr}` in an argument is replaced by the value; if no argument has `{lr}`, `--lr 0.1` is
+        appended. The jobs are called `<group>-0` and so on. The server stores all of them, or none.
+        `max_parallel`: largest number of jobs that run at the same time. `stop_on_failure`: when
+        one has FAILED, the others are cancelled. `python`, `check` and errors: as in `submit`.
         """
         if self._call or self._spec.name:
             raise InvalidRequest(
@@ -523,14 +523,12 @@ class Job(Generic[R]):
             raise AttributeError(f"Job has no attribute {name!r}")
 
     def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
-        """Block until the job is final; return its last info if it SUCCEEDED. The server pushes the
-        change.
-
-        `follow`: print the logs meanwhile.
+        """Block until the job is final; return its last info if it SUCCEEDED. `follow`: print the
+        logs meanwhile.
 
         Raises:
-            JobFailed: with the report: the first failing rank, its exit code and the meaning of
-                that, its last lines (left out with `follow`, which has printed them).
+            JobFailed: with the report: the first failing rank, its exit code with the meaning, and
+                its last lines (left out with `follow`, which has printed them).
             JobCancelled: it was cancelled.
             WaitTimeout: it is not final after `timeout` seconds; the message names its state.
         """
@@ -648,9 +646,9 @@ class Job(Generic[R]):
     ) -> Iterator[LogEntry]:
         """The lines with their time, worker, rank, stream and so on, at once; filters as in `logs`.
 
-        A line that has no end yet, or is long, comes in several entries, and a progress bar in one
-        for each state: see `LogEntry.kind`. `log_lines` gives whole lines. All streams are
-        included, also `launcher`: messages of the launcher about the job.
+        A line that has no end yet, or is long, comes in several entries; a progress bar comes in
+        one entry for each of its states: see `LogEntry.kind`. `log_lines` gives whole lines. All
+        streams are included, also `launcher`: messages of the launcher about the job.
         """
         from client_lib.log_reading import reader
 
@@ -675,13 +673,13 @@ class Job(Generic[R]):
         """The losses and other metrics that the job has printed so far, and its progress; also of
         an ended job.
 
-        They are read in its lines: dicts as Trainer prints them, bars of tqdm, JSON,
-        `step 40/200 loss=0.12`.
+        The values are read from the lines of the job (dicts as Trainer prints them, bars of tqdm,
+        JSON, `step 40/200 loss=0.12`) and from files of TensorBoard and Lightning.
 
-        rank: its curves and those of no rank, such as train.log; "all": those of every rank;
-        "workers": CPU cores and memory, and GPUs, that each worker used (`worker/cpu_cores`), with
-        its number as the rank. points: at most as many of each curve, the least and greatest of
-        each part among them.
+        `rank`: a number for the curves of that rank and of train.log; "all" for the curves of every
+        rank; "workers" for the CPU cores, the memory and the GPUs that each worker used
+        (`worker/cpu_cores`), with the worker's number in place of the rank. `points`: largest
+        number of values of each curve; the smallest and the largest of each part are kept.
 
         Raises Conflict: the job has `observe=False`; Forbidden: it is another user's; NotSupported:
         by an older server.
@@ -698,9 +696,8 @@ class Job(Generic[R]):
         return self.client.job_goodput(self._submitted)
 
     def cancel(self) -> JobInfo:
-        """Order the end of the job, also of a waiting one. It ends later (`wait`). A
-        final job stays as it is.
-        """
+        """Order the end of the job, whether it waits or runs. The job ends later (`wait`). A final
+        job stays as it is."""
         self._last = self.client.cancel_job(self._submitted)
         return self._last
 

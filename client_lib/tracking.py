@@ -48,8 +48,8 @@ _pipe: _Pipe | None = None
 
 def init(*_: object, config: object = None, **__: object) -> ModuleType:
     """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace;
-    all else is ignored. It need not be called; what it returns has `log`, `finish`, `config` and
-    `alert`."""
+    all else is ignored. The call may be left out. Returns an object with `log`, `finish`, `config`
+    and `alert`."""
     this = sys.modules[__name__]
     with suppress(Exception):
         this.config.update(config if isinstance(config, Mapping) else vars(config))
@@ -57,9 +57,8 @@ def init(*_: object, config: object = None, **__: object) -> ModuleType:
 
 
 def log(data: Mapping[str, object], step: float | None = None, **_: object) -> None:
-    """Add values to the curves of this rank; what is no number is left out. `step`
-    None: one more than before.
-    """
+    """Add values to the curves of this rank; values that are no numbers are left out. `step`
+    None: the step of the call before, plus one."""
     global _pipe
     with suppress(Exception):  # a training must not end for a metric
         _pipe = pipe = _pipe or _Pipe()
@@ -75,7 +74,7 @@ def log(data: Mapping[str, object], step: float | None = None, **_: object) -> N
 
 
 def finish(*_: object, **__: object) -> None:
-    """Send the number of dropped values. It need not be called."""
+    """Send the number of dropped values. The call may be left out."""
     if _pipe is not None and _pipe.dropped:
         _pipe.write({})
 
