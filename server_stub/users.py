@@ -12,6 +12,9 @@ from client_lib.errors import Forbidden
 from client_lib.spec.job import JobSpec
 from client_lib.spec.replace import replaced
 
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+"""Name of an object of the cluster."""
+
 
 class Team(BaseModel):
     """An entry of `[[teams]]` in the users file. A user belongs to the first one that names the
@@ -31,6 +34,11 @@ class Team(BaseModel):
     """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
     """Namespace of the cluster in which the team's jobs run; None: the server's namespace."""
+    service_account: ObjectName | None = None
+    """ServiceAccount of the pods of its jobs, in that namespace, such as the identity by which a
+    cloud gives the team its buckets; its token is not mounted. None: the catalogue's."""
+    pull_secrets: list[ObjectName] = []
+    """Secrets for private registries in that namespace, beside those of the catalogue."""
 
     def offers(self, instance_type: str) -> bool:
         return not self.instance_types or instance_type in self.instance_types

@@ -197,6 +197,11 @@ class SubmitRequest(Strict):
     """
     team: Line | None = None
     """Name of its owner's team; None: the owner has none. The server sets it."""
+    service_account: Line | None = None
+    """ServiceAccount of the team's pods in the cluster; None: the catalogue's. The server sets it.
+    """
+    pull_secrets: Annotated[list[Line], up_to(MANY_MAX)] = []
+    """Names of the team's Secrets for registries, beside the catalogue's. The server sets them."""
     provenance: Provenance | None = None
     """None: an earlier client sent the request."""
 

@@ -74,6 +74,10 @@ class Attempt:
     """User who owns the job: messages to other users do not name it."""
     team: str | None = None
     """Name of the owner's team at the submit; None: the owner has none."""
+    service_account: str | None = None
+    """ServiceAccount that the team has; None: that of the catalogue."""
+    pull_secrets: Sequence[str] = ()
+    """Secrets for registries that the team has, beside those of the catalogue."""
     never_started: bool = False
     """No runtime has ever started it, so none needs to look for its processes."""
     unreadable: str = ""

@@ -143,13 +143,18 @@ class Admission:
         return Admitted(request, list(notices), path)
 
     def of_team(self, user: User, request: SubmitRequest) -> SubmitRequest:
-        """The request with the name, the namespace and the defaults of the user's team. Raises
+        """The request with the name, the place and the defaults of the user's team. Raises
         Forbidden: it names what the team lacks."""
-        name = user.team.name if user.team else None
-        namespace = user.team.namespace if user.team else None
-        if (request.team, request.namespace) != (name, namespace):
-            request = replaced(request, team=name, namespace=namespace)
-        return replaced(request, spec=user.team.limited(request.spec)) if user.team else request
+        team = user.team
+        of_team: dict[str, Any] = {
+            "team": team.name if team else None,
+            "namespace": team.namespace if team else None,
+            "service_account": team.service_account if team else None,
+            "pull_secrets": team.pull_secrets if team else [],
+        }
+        if any(getattr(request, field) != value for field, value in of_team.items()):
+            request = replaced(request, **of_team)
+        return replaced(request, spec=team.limited(request.spec)) if team else request
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
         """Check the size of the spec. `size`: of the request; if that is small, the

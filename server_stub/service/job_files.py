@@ -123,6 +123,8 @@ class JobFiles:
             checkpoints_name=request.checkpoints_name,
             namespace=request.namespace,
             team=request.team,
+            service_account=request.service_account,
+            pull_secrets=tuple(request.pull_secrets),
             after=partial(self._sources, request.dependencies) if request.dependencies else None,
             created_at=row.created_at,
             never_started=given is not None,

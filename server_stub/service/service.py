@@ -51,7 +51,16 @@ from server_stub.users import User
 
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(
-    ("checkpoints_name", "dependencies", "namespace", "team", "provenance"), True
+    (
+        "checkpoints_name",
+        "dependencies",
+        "namespace",
+        "team",
+        "service_account",
+        "pull_secrets",
+        "provenance",
+    ),
+    True,
 )
 """Fields of a stored request that a new one must not have."""
 

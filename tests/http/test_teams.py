@@ -126,7 +126,7 @@ def test_a_team_with_an_unknown_key_is_refused_with_its_place(server: Running) -
 def test_a_job_has_team_and_namespace_of_its_owner_and_no_client_chooses_them(
     server: Running,
 ) -> None:
-    def place(api: Api, **sent: Any) -> tuple[str | None, str | None]:
+    def place(api: Api, **sent: Any) -> tuple[object, ...]:
         body = {
             "spec": {"script": "echo hello", "type": "binary"},
             "code": {"mode": "in_place"},
@@ -135,13 +135,14 @@ def test_a_job_has_team_and_namespace_of_its_owner_and_no_client_chooses_them(
         answer = api("POST", paths.JOBS, json=body)
         assert answer.status_code == 201, answer.text
         attempt = server.runtime.attempts[answer.json()["id"]]
-        return attempt.team, attempt.namespace
+        return attempt.team, attempt.namespace, attempt.service_account, attempt.pull_secrets
 
     ann, ben = server.as_user("ann"), server.as_user("ben")
-    with_teams(server, "[[teams]]\nname = 'v'\nusers = ['ann']\nnamespace = 'vision'\n")
-    expected = [("v", "vision"), (None, None)]
+    of_cluster = "namespace = 'vision'\nservice_account = 'buckets'\npull_secrets = ['registry']\n"
+    with_teams(server, f"[[teams]]\nname = 'v'\nusers = ['ann']\n{of_cluster}")
+    expected = [("v", "vision", "buckets", ("registry",)), (None, None, None, ())]
     assert [place(each) for each in (ann, ben)] == expected
-    sent = {"namespace": "kube-system", "team": "admins"}
+    sent = {"namespace": "kube-system", "team": "admins", "service_account": "admin"}
     assert [place(each, **sent) for each in (ann, ben)] == expected
 
 

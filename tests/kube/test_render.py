@@ -407,3 +407,21 @@ def templates(of: Case) -> list[Object]:
         replica["template"]
         for replica in of.objects().workload["spec"]["pytorchReplicaSpecs"].values()
     ]
+
+
+def test_a_team_has_its_own_account_and_its_secrets_for_registries() -> None:
+    catalogue = SMALL.replace("images: {", "images: {pull_secrets: [shared], ")
+    catalogue = catalogue.replace("defaults: {", "defaults: {service_account: all, ")
+    found = Builder(catalogue).build("train")
+    team: dict[str, Any] = {
+        "service_account": "vision",
+        "pull_secrets": ("shared", "vision-registry"),
+    }
+    of_team = replace(found, attempt=replace(found.attempt, **team))
+    for each, account, secrets in (
+        (found, "all", ["shared"]),
+        (of_team, "vision", ["shared", "vision-registry"]),
+    ):
+        (template,) = templates(each)
+        assert template["spec"]["serviceAccountName"] == account
+        assert [secret["name"] for secret in template["spec"]["imagePullSecrets"]] == secrets

@@ -11,13 +11,14 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from client_lib.errors import TooLarge
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import JobSpec
+from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.secrets import MASK
 from client_lib.worker import function_runner
@@ -69,6 +70,19 @@ class Objects:
         ]
 
 
+def _of_team(cluster: ClusterOptions, attempt: Attempt) -> ClusterOptions:
+    """The options with the account and the Secrets for registries of the owner's team."""
+    catalogue = cluster.catalogue
+    account = attempt.service_account or catalogue.defaults.service_account
+    secrets = dict.fromkeys([*catalogue.images.pull_secrets, *attempt.pull_secrets])
+    of_team = replaced(
+        catalogue,
+        defaults=replaced(catalogue.defaults, service_account=account),
+        images=replaced(catalogue.images, pull_secrets=list(secrets)),
+    )
+    return replace(cluster, catalogue=of_team)
+
+
 def payload_files(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Path]:
     """The files of the code, by their names in a ConfigMap, if pods can't reach
     the server to fetch them.
@@ -94,6 +108,7 @@ def render(
     for a ConfigMap.
     """
     spec = attempt.spec
+    cluster = _of_team(cluster, attempt)
     name_max = cluster.kind.name_max
     need = cluster.catalogue.needs(spec)
     own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
