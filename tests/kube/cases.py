@@ -178,6 +178,7 @@ gang: {scheduler: volcano}
     ),
     "pod-template": Builder(
         """
+pod_security: privileged  # for hostNetwork
 images: {default: "python:3.12"}
 defaults: {instance_type: rdma}
 instance_types:
