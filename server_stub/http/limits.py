@@ -45,6 +45,8 @@ HEAD_MAX = 64 * 1024
 """Bytes of request line and headers; nginx and h11 allow as much."""
 HEAD_S = 30.0
 """Longest time from the start of a connection, or from its last response, to the end of a head."""
+UNREAD_S = 30.0
+"""Longest time in which the client of a connection that the server closes reads nothing."""
 STRANGERS_MAX = 1000
 """Connections of one address without a valid token; many followers come back after a restart."""
 _FILES_KEPT = 256
@@ -120,7 +122,7 @@ class Strangers:
         of_address[connection] = None
         if victim is not None:
             self.remove(victim)
-            victim.transport.close()
+            victim.end()
 
     def note_request(self, connection: Connection) -> None:
         """Note that a request of the connection has its answer."""
@@ -203,6 +205,26 @@ class Connection(HttpToolsProtocol):
         if self.cycle.response_complete:  # no other request came with this one
             self._strangers.note_request(self)
             self._set_timer()
+        if self.transport.is_closing():
+            self._drop_unread(self.transport.get_write_buffer_size())
+
+    def end(self) -> None:
+        """Close the connection when the client has read what was sent. If the client reads nothing
+        for UNREAD_S, the rest is dropped."""
+        self.transport.close()
+        self._drop_unread(self.transport.get_write_buffer_size())
+
+    def _drop_unread(self, left: int) -> None:
+        """Look again after UNREAD_S. `left`: bytes that the client has not read yet."""
+        if left:
+            self.loop.call_later(UNREAD_S, self._look_at_unread, left)
+
+    def _look_at_unread(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left == before:
+            self.transport.abort()
+        else:
+            self._drop_unread(left)
 
     def _set_timer(self) -> None:
         self._stop_timer()
@@ -223,7 +245,7 @@ class Connection(HttpToolsProtocol):
                 408,
             )
         else:
-            self.transport.close()
+            self.end()
 
     def _answer(self, problem: ClientLibError, status: int) -> None:
         if self.transport and not self.transport.is_closing():
@@ -235,7 +257,7 @@ class Connection(HttpToolsProtocol):
                 f"content-length: {len(body)}\r\n\r\n".encode()
                 + body
             )
-            self.transport.close()
+            self.end()
 
 
 class Bodies:

@@ -21,7 +21,7 @@ LARGE = 100_000
 
 @pytest.fixture
 def impatient(start_server: Callable[..., Running], bounds: Bounds) -> Running:
-    bounds("server_stub.http.limits", HEAD_S=SOON_S, BODY_S=SOON_S)
+    bounds("server_stub.http.limits", HEAD_S=SOON_S, BODY_S=SOON_S, UNREAD_S=SOON_S)
     return start_server()
 
 
@@ -118,6 +118,24 @@ def test_a_request_in_progress_is_not_timed(impatient: Running) -> None:
         time.sleep(5 * SOON_S)
         impatient.call(impatient.parts.hub.close)
         assert followed.content == b""  # its end, and not a cut connection
+
+
+@pytest.mark.parametrize("line", ["Connection: close", "Connection: keep-alive"])
+def test_a_client_that_does_not_read_its_answer_is_left(line: str, impatient: Running) -> None:
+    impatient.add_finished_jobs("ann", 200)
+    connections = impatient._server.server_state.connections
+    until(lambda: not connections)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = impatient.url.removeprefix("http://").split(":")
+        client.connect((host, int(port)))
+        until(lambda: connections)
+        (connection,) = connections
+        transport = connection.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        client.sendall(head("GET", f"{paths.JOBS}?limit=200", impatient.tokens["ann"], line))
+        until(lambda: not connections)
+        assert len(rest(client)) < 50_000  # of 200 kB and more
 
 
 # --- their number
