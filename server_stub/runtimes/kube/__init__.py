@@ -13,6 +13,7 @@ Modules and folders:
     names                 names and labels of objects, and the paths of a pod
     check                 pure: what a cluster rejects in a job spec, and notices
     catalogue             what a job may ask for, read from the operator's file
+    pod_templates         dry runs of the pod templates in that file
     render                pure: the objects of an attempt
     observe               pure: the state of the cluster and its meaning
     workload              the interface of a kind of object that runs pods
