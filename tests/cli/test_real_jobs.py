@@ -461,14 +461,14 @@ def test_a_line_of_a_megabyte_is_whole_where_a_program_reads_it(
     shell: dict[str, str], cli: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "long.py").write_text(LONG_LINE)
-    cli("submit", "-f", "--processes-per-worker", "1", "--name", "long", str(tmp_path / "long.py"))
-    first, second, *_ = cli("logs", "long").stdout.splitlines()
+    cli("submit", "-f", "--processes-per-worker", "1", "--name", "wide", str(tmp_path / "long.py"))
+    first, second, *_ = cli("logs", "wide").stdout.splitlines()
     assert json.loads(first)["last"] == 42
     assert second == "\ufffd\x1b]52;c;aGk=\x07after"
-    entries = [json.loads(line) for line in cli("logs", "-o", "json", "long").stdout.splitlines()]
+    entries = [json.loads(line) for line in cli("logs", "-o", "json", "wide").stdout.splitlines()]
     printed = [entry for entry in entries if entry["stream"] == "stdout"]
     assert [(entry["kind"], entry["text"]) for entry in printed] == [("", first), ("", second)]
-    raw = subprocess.run([*CLI, "logs", "-o", "raw", "long"], env=shell, stdout=subprocess.PIPE)
+    raw = subprocess.run([*CLI, "logs", "-o", "raw", "wide"], env=shell, stdout=subprocess.PIPE)
     assert raw.stdout == first.encode() + b"\n\xff\x1b]52;c;aGk=\x07after\n"
 
 

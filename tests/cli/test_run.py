@@ -271,7 +271,7 @@ def test_a_reader_that_leaves_takes_the_job_along(
     shell: dict[str, str], cli: Run, script: Path
 ) -> None:
     script.write_text("import time\nwhile True: print('step', flush=True); time.sleep(0.05)")
-    line = " ".join([*CLI, "run", "--name", "piped", "train.py", "|", "head", "-1"])
+    line = " ".join([*CLI, "run", "--name", "run-piped", "train.py", "|", "head", "-1"])
     subprocess.run(
         ["bash", "-c", line],
         cwd=script.parent,
@@ -280,4 +280,4 @@ def test_a_reader_that_leaves_takes_the_job_along(
         timeout=60,
         check=True,
     )
-    assert cli("wait", "piped").returncode == 3
+    assert cli("wait", "run-piped").returncode == 3
