@@ -23,6 +23,7 @@ SCRIPTS = Path(__file__).with_name("scripts")
 
 LIMIT_S = 200.0
 _ABORTED = "terminate called without an active exception"
+_SPAWNS = "spawned.py"
 OURS = "client-lib submit -f -N 2 --processes-per-worker 2"
 TORCHRUN = "torchrun --standalone --nproc-per-node"
 MARKS = [
@@ -75,11 +76,12 @@ class Running:
 
     @property
     def went_well(self) -> bool:
-        """True if it ended with 0. A rank of another launcher may abort at its exit,
-        as PyTorch's do at times.
+        """True if it ended with 0. A rank of another launcher, or one that the script
+        starts itself, may abort at its exit, as PyTorch's do at times.
         """
-        is_ours = self.line.startswith("client-lib")
-        return self.process.returncode == 0 or (not is_ours and _ABORTED in self.printed[1])
+        has_our_ranks = self.line.startswith("client-lib") and _SPAWNS not in self.line
+        aborted = any(_ABORTED in text for text in self.printed)
+        return self.process.returncode == 0 or (not has_our_ranks and aborted)
 
     def __repr__(self) -> str:
         out, err = self.printed
