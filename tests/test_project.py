@@ -66,8 +66,14 @@ def test_the_public_surface_is_exactly_all() -> None:
 
 
 def test_the_worker_imports_the_standard_library_and_itself() -> None:
-    ours = ("client_lib.worker", "client_lib.launcher_protocol", "client_lib.durable")
+    ours = (
+        "client_lib.worker",
+        "client_lib.launcher_protocol",
+        "client_lib.checkpoints",
+        "client_lib.durable",
+    )
     of_worker = [
+        *sources("client_lib/checkpoints"),
         *sources("client_lib/worker"),
         *sources("client_lib/launcher_protocol"),
         ROOT / "client_lib/durable.py",

@@ -20,7 +20,7 @@ from client_lib.worker.joining import joined_rank_runner
 _MAIN = (
     b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
 )
-_PACKED = ("durable.py", "launcher_protocol", "worker")
+_PACKED = ("checkpoints", "durable.py", "launcher_protocol", "worker")
 """Modules and packages of client_lib that the launcher needs."""
 _RARE = (
     "launcher_protocol/output_",

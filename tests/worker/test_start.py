@@ -15,7 +15,7 @@ from client_lib.worker.programs import launcher_command
 def test_a_backport_beside_the_package_does_not_hide_the_standard_library(tmp_path: Path) -> None:
     """As in a site-packages where somebody once installed enum34."""
     package = Path(client_lib.__file__).parent
-    for name in ("worker", "launcher_protocol"):
+    for name in ("checkpoints", "launcher_protocol", "worker"):
         shutil.copytree(package / name, tmp_path / "client_lib" / name)
     for name in ("__init__.py", "durable.py"):
         shutil.copy(package / name, tmp_path / "client_lib")

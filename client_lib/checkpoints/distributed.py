@@ -1,0 +1,62 @@
+"""Folders of `torch.distributed.checkpoint`: shards `__RANK_NUMBER.distcp`, and `.metadata`, which
+is renamed into place when all shards are written.
+
+`.metadata` is a pickle. It is searched for the names of shards, and never loaded.
+"""
+
+import re
+from typing import Generator, List, Set
+
+from client_lib.checkpoints import zip_archive
+from client_lib.checkpoints.checkpoint import COMPLETE, Judging, damaged
+from client_lib.checkpoints.listing import Folder
+from client_lib.checkpoints.reading import File
+
+_SHARD = re.compile(r"__[0-9]+_[0-9]+\.distcp")
+_SHARD_IN_METADATA = re.compile(rb"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
+_METADATA = re.compile(r"(?:__[0-9]+)?\.metadata")
+_LARGEST = 2**28
+"""Bytes of metadata that are searched."""
+
+
+def fits(folder: Folder) -> bool:
+    """Say whether there are shards."""
+    return any(_SHARD.fullmatch(name) for name in folder.names())
+
+
+def judge(folder: Folder) -> Judging:
+    """Judge the shards by what the metadata say."""
+    metadata = [name for name in folder.files if _METADATA.fullmatch(name)]
+    if not metadata:
+        return damaged(".metadata is missing, which is written last")
+    there = set(folder.names())
+    for name in sorted(metadata):
+        with File(folder.location_of(name)) as file:
+            if file.read(file.size - 1, 1) != b".":
+                return damaged(f"{name} is cut off: {file.size} bytes")
+            named = yield from _shards(file)
+        absent = sorted(named - there)
+        if absent:
+            return damaged(_is_missing(absent))
+        for shard in sorted(named & set(folder.files)):
+            with File(folder.location_of(shard)) as file:
+                if not zip_archive.ends_whole(file):
+                    return damaged(f"shard {shard} is cut off: {file.size} bytes")
+            yield
+    return COMPLETE
+
+
+def _shards(metadata: File) -> Generator[None, None, Set[str]]:
+    found = set()
+    for match in metadata.find(_SHARD_IN_METADATA, 0, _LARGEST):
+        if match is None:
+            yield
+        else:
+            found.add(match.group().decode())
+    return found
+
+
+def _is_missing(names: List[str]) -> str:
+    if len(names) == 1:
+        return f"shard {names[0]} is missing"
+    return f"shard {names[0]} and {len(names) - 1} more are missing"
