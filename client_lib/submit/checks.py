@@ -20,7 +20,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names, own_module, split_script
 from client_lib.spec.job import JobSpec
 from client_lib.submit.source import Source
-from client_lib.worker.function_runner import PACKAGES
+from client_lib.worker.function_runner import package_of
 
 BYTES_MAX = 96 * 1024  # larger scripts are not checked: it would take longer than 50 ms
 _ANYWAY = "check=False (--no-check) submits it as it is"
@@ -113,7 +113,8 @@ def _missing(tree: ast.Module, script: Path) -> Iterator[tuple[int, str]]:
             names = [alias.name for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             names = [statement.module]
-        for name in (name.partition(".")[0] for name in names):
+        for module in names:
+            name = module.partition(".")[0]
             if name not in found and not _is_there(name, script.parent):
                 found.add(name)
                 own = own_module(str(script), name)
@@ -124,7 +125,7 @@ def _missing(tree: ast.Module, script: Path) -> Iterator[tuple[int, str]]:
                         f"write `python -m {own.module}` there, or -e PYTHONPATH={own.folder}",
                     )
                     continue
-                package = PACKAGES.get(name, name)
+                package = package_of(module)
                 for_job = f"requirements=['{package}']"
                 way_out = f"install {package} there, or for this job with {for_job}"
                 yield (

@@ -41,17 +41,30 @@ NOT_PICKLED = "not_pickled"
 TOO_LARGE = "too_large"
 """It has returned a value that is larger than a result may be."""
 
-PACKAGES = {
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
-    "PIL": "pillow",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Popular modules whose package has another name."""
+_PACKAGES = """
+absl=absl-py apex=apex@git+https://github.com/NVIDIA/apex.git attr=attrs Bio=biopython
+bs4=beautifulsoup4 cairo=pycairo clip=clip@git+https://github.com/openai/CLIP.git
+community=python-louvain cpuinfo=py-cpuinfo Crypto=pycryptodome cudf=cudf-cu12 cuml=cuml-cu12
+cupy=cupy-cuda12x cv2=opencv-python-headless dateutil=python-dateutil
+detectron2=detectron2@git+https://github.com/facebookresearch/detectron2.git distutils=setuptools
+dns=dnspython docx=python-docx dotenv=python-dotenv faiss=faiss-cpu ffmpeg=ffmpeg-python
+fitz=pymupdf fla=flash-linear-attention git=gitpython github=pygithub gitlab=python-gitlab
+google=protobuf google.cloud=google-cloud-storage google.protobuf=protobuf
+googleapiclient=google-api-python-client grpc=grpcio grpc_tools=grpcio-tools haiku=dm-haiku
+hydra=hydra-core imblearn=imbalanced-learn jose=python-jose jwt=pyjwt kafka=kafka-python
+llama_cpp=llama-cpp-python magic=python-magic MeCab=mecab-python3 megatron=megatron-core
+modelopt=nvidia-modelopt mpl_toolkits=matplotlib MySQLdb=mysqlclient nacl=pynacl nemo=nemo-toolkit
+nvidia.dali=nvidia-dali-cuda120 open_clip=open-clip-torch OpenGL=pyopengl openslide=openslide-python
+OpenSSL=pyopenssl orbax=orbax-checkpoint osgeo=gdal ot=pot PIL=pillow pkg_resources=setuptools
+pl_bolts=lightning-bolts pptx=python-pptx psycopg2=psycopg2-binary pxr=usd-core pylab=matplotlib
+pynvml=nvidia-ml-py pythonjsonlogger=python-json-logger pywt=pywavelets ruamel=ruamel.yaml
+serial=pyserial shapefile=pyshp skimage=scikit-image sklearn=scikit-learn skopt=scikit-optimize
+skvideo=scikit-video slugify=python-slugify snappy=python-snappy socks=pysocks sonnet=dm-sonnet
+tree=dm-tree umap=umap-learn usb=pyusb websocket=websocket-client whisper=openai-whisper
+Xlib=python-xlib yaml=pyyaml zmq=pyzmq
+"""
+PACKAGES = dict(pair.split("=", 1) for pair in _PACKAGES.split())
+"""Popular modules whose package has another name than the module."""
 
 RANKS = {
     "rank": "RANK",
@@ -133,11 +146,19 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
         module = error.name.partition(".")[0]
         raise CallRefused(
             "worker %s has no module %r: add requirements=[%r], or install it for %s"
-            % (worker, module, PACKAGES.get(module, module), sys.executable)
+            % (worker, module, package_of(error.name), sys.executable)
         ) from error
     args = list(args)
     _fill_in(header["fill"], args, kwargs)
     return functools.partial(function, *args, **kwargs)
+
+
+def package_of(module: str) -> str:
+    """The package that has a module, as pip knows the package; of an unknown module its first part.
+    `module` may be dotted: `google.cloud` and `google.protobuf` are of two packages."""
+    parts = module.split(".")
+    above = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((PACKAGES[name] for name in above if name in PACKAGES), parts[0])
 
 
 def _add_to_path(entries: List[str]) -> None:

@@ -195,6 +195,6 @@ def test_the_package_of_a_module_is_named_once_and_as_the_worker_names_it(
     # some of these modules are installed here
     monkeypatch.setattr(checks, "_is_there", lambda *_: False)
     said = found(script, f"import {module}\nimport {module}.part\n")
-    assert said.startswith(f"1: there is no module {module!r}")
+    assert said.startswith(f"1: there is no module {module.partition('.')[0]!r}")
     assert said.count("there is no module") == 1
     assert f"requirements=['{package}']" in said
