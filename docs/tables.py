@@ -28,7 +28,7 @@ from client_lib.cli.app import COMMANDS
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import descriptions
 from server_stub.app import rest_api
-from server_stub.failures import CAUSES
+from server_stub.failures.causes import CAUSES
 from server_stub.http import metrics
 from server_stub.http.users_file import OidcEntry, UserEntry
 from server_stub.runtimes.kube import catalogue

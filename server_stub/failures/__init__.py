@@ -1,5 +1,5 @@
-"""Explains a failed attempt: the meaning of its exit code, and known causes (`causes.toml`) with
-the way out.
+"""Explains a failed attempt: the meaning of its exit code, and the way out of a known cause
+(`causes`).
 
 `explain` and `script_change` look up facts on this machine's disk and may block: call them in a
 thread.
@@ -14,17 +14,16 @@ import re
 import signal as signals
 import stat
 from collections.abc import Callable
-from importlib.resources import files
+from importlib.metadata import packages_distributions
 from pathlib import PurePosixPath
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter
-
-from client_lib.spec.command_line import own_module, parse_toml
+from client_lib.spec.command_line import own_module
+from client_lib.spec.job import JobSpec
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from client_lib.spec.wire import Failure, JobInfo
-from client_lib.worker.function_runner import PACKAGES
+from client_lib.worker.function_runner import package_of
+from server_stub.failures.causes import evidence, first_cause
 
 _CODES = {
     1: "an error in the script",
@@ -54,23 +53,6 @@ _MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open
 _MISSING_PACKAGE = re.compile(r"No module named '?([A-Za-z_]\w*)")
 
 
-class Cause(BaseModel):
-    """An entry of `causes.toml`, which describes the fields."""
-
-    symptom: str
-    hint: str
-    shows: Annotated[re.Pattern[str] | None, BeforeValidator("|".join)] = None
-    signal: int | None = None
-
-
-CAUSES = TypeAdapter(list[Cause]).validate_python(
-    parse_toml(files(__package__).joinpath("causes.toml").read_text("utf-8"), "causes.toml")[
-        "causes"
-    ]
-)
-"""Causes, in order: a report shows the first that matches."""
-
-
 def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
     """The failure that ended the attempt, with meaning and hint. `python_of` returns
     the submitter's interpreter.
@@ -82,7 +64,7 @@ def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]
         else None
     )
     hint = _own_package(failure, info) or hint_for(
-        failure, python_of(), beside if beside and os.path.exists(beside) else None
+        failure, python_of(), beside if beside and os.path.exists(beside) else None, info.spec
     )
     # without a rank it is the end of the job's setup, which its message explains
     meaning = None if failure.rank is None else exit_meaning(failure.exit_code)
@@ -92,7 +74,7 @@ def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]
 def _own_package(failure: Failure, info: JobInfo) -> str | None:
     """The way out where the missing package is a folder of the user above the script's own."""
     script = info.spec.python_script
-    found = _MISSING_PACKAGE.search(_output(failure))
+    found = _MISSING_PACKAGE.search("\n".join(evidence(failure)))
     if not found or script is None or not os.path.isabs(script):
         return None
     own = own_module(script, found[1])
@@ -112,31 +94,51 @@ def exit_meaning(code: int | None) -> str | None:
 
 
 def hint_for(
-    failure: Failure, python: str | None = None, beside_submitter: str | None = None
+    failure: Failure,
+    python: str | None = None,
+    beside_submitter: str | None = None,
+    spec: JobSpec | None = None,
 ) -> str | None:
-    """The way out for the first known cause that matches the rank's output; None if none matches.
+    """The way out of the cause that ended the rank; None if the cause is no known one.
     `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's
-    folder; None: it is not there, or the folder can't be seen."""
+    folder; None: it is not there, or the folder can't be seen. `spec`: the job's fields, for hints
+    that name its size."""
     if beside_submitter:
         return (
             f"{beside_submitter} exists, but the snapshot left it out: an ignore file "
             "(.gitignore, .clientlibignore) matches it. Add `!<its path>` to .clientlibignore, "
             "or give an absolute path that the workers see"
         )
-    output = _output(failure)
-    for cause in CAUSES:
-        found = cause.shows.search(output) if cause.shows else None
-        if found or (cause.signal and cause.signal == (failure.exit_code or 0) - 128):
-            groups = found.groupdict() if found else {}
-            if "package" in groups:
-                groups["package"] = PACKAGES.get(groups["package"], groups["package"])
-            return cause.hint.format(python=python or "python", **groups)
-    return None
+    found = first_cause(failure)
+    if found is None:
+        return None
+    named = {"python": python or "python", **_size(spec), **found.named}
+    if "module" in named:
+        named["package"] = _package_of(named["module"])
+    return found.cause.hint.format_map(named)
+
+
+def _size(spec: JobSpec | None) -> dict[str, str]:
+    """The number of workers and of ranks of a job, as words for a hint."""
+    if spec is None:
+        return {"workers": "n_workers", "ranks": "more"}
+    processes = spec.processes_per_worker
+    ranks = str(spec.n_workers * processes) if isinstance(processes, int) else "more"
+    return {"workers": str(spec.n_workers), "ranks": ranks}
+
+
+def _package_of(module: str) -> str:
+    """The package that has a module. Of a module that few scripts use it is known only if the
+    environment of this server has the module."""
+    package = package_of(module)
+    name = module.partition(".")[0]
+    here = packages_distributions().get(name, []) if package == name else []
+    return here[0] if len(set(here)) == 1 else package
 
 
 def missing_file(failure: Failure) -> str | None:
     """The path that the rank could not open, as its error names it."""
-    match = _MISSING_FILE.search(_output(failure))
+    match = _MISSING_FILE.search("\n".join(evidence(failure)))
     return (match.group(1) or match.group(2)) if match else None
 
 
@@ -151,10 +153,6 @@ def path_beside_submitter(path: str, code: CodeSnapshot) -> str | None:
         inside = parts[len(parts) - parts[::-1].index("work") :]
         return str(PurePosixPath(code.root, *inside))
     return str(PurePosixPath(code.root, code.working_dir, path))
-
-
-def _output(failure: Failure) -> str:
-    return "\n".join([failure.exception or "", failure.traceback or "", *failure.last_lines])
 
 
 def script_change(info: JobInfo, script_path: str) -> str | None:

@@ -1,5 +1,5 @@
-"""Last output of real ranks, each with the answer to one question: did this rank
-die because a peer had died?
+"""Last output of real ranks, with the answers to two questions: did this rank die because a peer
+had died, and which known cause has ended it?
 """
 
 # ruff: noqa: E501  (messages are kept as they are printed)
@@ -189,3 +189,167 @@ ABORTS = {
     ),
 }
 """Last lines of a rank that ended by SIGABRT, whether it died because of a peer."""
+
+CAUSED = {
+    "prints `Bus error` or `out of shared memory`": (
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible "
+        "that dataloader's workers are out of shared memory. Please try to raise your shared "
+        "memory limit.",
+        "RuntimeError: unable to write to file </torch_7_1>: No space left on device (28)",
+        "OSError: [Errno 28] No space left on device: '/dev/shm/x'",
+    ),
+    "prints `No space left on device`": (
+        "OSError: [Errno 28] No space left on device: '/data/model.pt'",
+    ),
+    "prints `No module named ...`": (
+        "ModuleNotFoundError: No module named 'flash_attn.ops'",
+        "/usr/bin/python3: No module named flash_attn.ops",
+        "/env/bin/python3.11: No module named train",
+    ),
+    "starts processes while it is imported": (
+        "RuntimeError: \n        An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.",
+    ),
+    "cannot use a port that another job has": (
+        "port 29500 is held by job b (process 7)\n"
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+        "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: "
+        "address already in use",
+    ),
+    "prints `Address already in use`": (
+        OWN["port in use"],
+        "OSError: [Errno 98] Address already in use",
+    ),
+    "can't resolve the host name of a job of ML Space": (
+        "ping: lm-mpi-job-0b5e9a5c-mpimaster-0: Name or service not known",
+        "curl: (6) Could not resolve host: train-x7k2m-mpiworker-3.train-x7k2m",
+        "The client socket has failed to connect to any network address of "
+        "(lm-mpi-job-1-mpimaster-0, 29500). The IPv4 network addresses of "
+        "(lm-mpi-job-1-mpimaster-0, 29500) cannot be retrieved (gai error: -2 - Name or service "
+        "not known)",
+        "  sock = create_connection(('lm-mpi-job-1-mpimaster-0', 29500))\n"
+        + 9 * '  File "/opt/conda/lib/python3.11/socket.py", line 827, in create_connection\n'
+        + "socket.gaierror: [Errno -2] Name or service not known",
+    ),
+    "prints `CUDA out of memory`": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "RuntimeError: CUDA error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ),
+    "needs a GPU and finds none": (
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "RuntimeError: nccl2 requires at least one CUDA device",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA "
+        "GPU",
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: Distributed package doesn't have NCCL built in",
+        "RuntimeError: Attempting to deserialize object on a CUDA device but "
+        "torch.cuda.is_available() is False.",
+    ),
+    "looks for RANK or WORLD_SIZE, and finds none": (
+        "KeyError: 'RANK'",
+        "KeyError: 'LOCAL_RANK'",
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
+        "variable RANK expected, but not set",
+    ),
+    "asks for input, or stops at `breakpoint()`": (
+        "bdb.BdbQuit",
+        "EOFError: EOF when reading a line",
+    ),
+    "loads the checkpoint of a job with another number of ranks": (
+        "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP "
+        "world size of 4 but the current world size is 2. Automatic adjustment of ZeRO's optimizer "
+        "state partitioning with a new world size is not currently supported.",
+    ),
+    "mixes tensors of different devices": (
+        "RuntimeError: Expected all tensors to be on the same device, but found cuda:0 and cpu!",
+        OWN["gloo, device"],
+    ),
+    "prints `device-side assert triggered`": (
+        "RuntimeError: CUDA error: device-side assert triggered",
+    ),
+    "prints `Duplicate GPU detected`": (
+        "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        OWN["nccl, usage"],
+    ),
+    "asks for a GPU that the worker does not have": (
+        "torch.AcceleratorError: CUDA error: invalid device ordinal",
+    ),
+    "has a PyTorch that does not fit the GPU or its driver": (
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+    ),
+    "uses NCCL of different versions": (
+        "init.cc:1102 NCCL WARN Mismatched NCCL version detected : rank 0 version 22005 rank 1 "
+        "22606",
+    ),
+    "has GPUs without peer access": (
+        "Cuda failure 217 'peer access is not supported between these two devices'",
+    ),
+    "prints `Watchdog caught collective operation timeout`": (
+        "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds "
+        "before timing out.",
+        "\n".join(ABORTS["watchdog"][0]),
+    ),
+    "can't reach a worker over its network interface": (
+        "RuntimeError: connect [127.0.1.1]:38155: Connection refused",
+    ),
+    "prints `No route to host`": (
+        "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.3<4> failed : No route "
+        "to host",
+        LOST_PEER["python, route"],
+    ),
+    "waits for ranks that never join": (LOST_PEER["store, clients"],),
+    "gives Lightning another number of nodes than the job has": (
+        "ValueError: You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) "
+        "does not match the world size (4).",
+    ),
+    "calls a collective with tensors of different sizes": (OWN["gloo, shapes"], OWN["mismatch"]),
+    "has parameters that get no gradient": (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting "
+        "a new one.",
+    ),
+    "uses torch.distributed without a process group": (OWN["destroyed"],),
+    "prints `Cannot re-initialize CUDA in forked subprocess`": (
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method",
+    ),
+    "loses a DataLoader worker": (
+        "RuntimeError: DataLoader worker (pid(s) 25772) exited unexpectedly",
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+    ),
+    "needs a Hugging Face token": ("huggingface_hub.errors.GatedRepoError: 401 Client Error.",),
+    "can't reach a host to download from": (
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='cdn.example.org', "
+        "port=443): Max retries exceeded with url: /a",
+    ),
+    "prints `Permission denied`": ("PermissionError: [Errno 13] Permission denied: '/data/out'",),
+    "needs a newer C library": (
+        "ImportError: /lib/libc.so.6: version `GLIBC_2.34' not found (required by /x/_C.so)",
+    ),
+    "runs under the wrong Python": (
+        "ERROR: Package 'x' requires a different Python: 3.8.10 not in '>=3.10'",
+    ),
+    "forks after tokenizers ran in threads": (
+        "huggingface/tokenizers: The current process just got forked, after parallelism has "
+        "already been used. Disabling parallelism to avoid deadlocks...",
+    ),
+}
+"""Texts by the known cause that they show, its symptom. The texts of errors that any machine can
+raise are in `test_real_endings.py`, as code."""
+
+UNKNOWN = (
+    "KeyError: 'RANKING'",
+    "KeyError: 'learning_rate'",
+    "ValueError: wrong shape {3}",
+    "socket.gaierror: [Errno -2] Name or service not known",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'",
+    OWN["no backend"],
+    OWN["http"],
+    LOST_PEER["gloo, closed, torch 2.15"],
+    LOST_PEER["store, recv"],
+    LOST_PEER["nccl, remote"],
+)
+"""Exceptions that are of no known cause."""

@@ -1,4 +1,4 @@
-"""The hint for errors that PyTorch, Python and the C library raise here and now, not for
+"""The first cause of errors that PyTorch, Python and the C library raise here and now, not of
 texts that were kept once.
 """
 
@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.wire import Failure
-from server_stub.failures import hint_for
+from server_stub.failures.causes import CAUSES, first_cause
+from tests.failures.endings import CAUSED
 
 pytestmark = pytest.mark.process
 
-INCOMPLETE = "checkpoint is incomplete or damaged"
+INCOMPLETE = "loads a checkpoint that is incomplete or damaged"
+LFS = "loads a git LFS pointer as weights"
+INTERFACE = "can't reach a worker over its network interface"
+OTHER_MODEL = "prints `Error(s) in loading state_dict`"
+SHAPES = "multiplies or adds tensors of other shapes"
+TYPES = "mixes tensors of different types"
 ENDINGS = {
-    # a script's last lines: a part of the hint
-    "open_many = [open('/dev/null') for _ in range(200)]": "more files open",
-    (
-        "open('w', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); torch.load('w')"
-    ): "pointer of git LFS",
-    "open('s', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); tensors()": "git LFS",
+    # a script's last lines: the symptom of the cause
+    "open_many = [open('/dev/null') for _ in range(200)]": "prints `Too many open files`",
+    ("open('w', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); torch.load('w')"): LFS,
+    "open('s', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); tensors()": LFS,
     **{f"cut({length}); torch.load('c')": INCOMPLETE for length in (0, 1, 10, 300, 5000, -1)},
     **{f"cut({length}, old=True); torch.load('c')": INCOMPLETE for length in (0, 1, 10, 5000, -1)},
     "open('c', 'wb').write(bytes(5000)); torch.load('c')": INCOMPLETE,
@@ -29,33 +33,34 @@ ENDINGS = {
     "os.remove(saved() + '/.metadata'); load({})": INCOMPLETE,
     "os.remove(saved() + '/__0_0.distcp'); load({'w': torch.zeros(9)})": INCOMPLETE,
     "os.truncate(saved() + '/__0_0.distcp', 9); load({'w': torch.zeros(9)})": INCOMPLETE,
-    "saved(); load({'v': torch.zeros(9)})": "another model",
-    "saved(); load({'w': torch.zeros(8)})": "another model",
-    "adam(2).load_state_dict(adam(1).state_dict())": "another model",
+    "saved(); load({'v': torch.zeros(9)})": OTHER_MODEL,
+    "saved(); load({'w': torch.zeros(8)})": OTHER_MODEL,
+    "adam(2).load_state_dict(adam(1).state_dict())": OTHER_MODEL,
     "open('d', 'wb').close(); pickle.load(open('d', 'rb'))": INCOMPLETE,
-    "torch.save(Dies(), 'p'); torch.load('p')": "weights_only=False",
-    "nn.Linear(2, 3).load_state_dict(nn.Linear(2, 4).state_dict())": "another model",
-    "nn.Linear(2, 3)(torch.zeros(4, 5))": "print the shapes",
-    "torch.zeros(3) + torch.zeros(4)": "print the shapes",
-    "torch.cat([torch.zeros(2, 2), torch.zeros(2, 3)])": "print the shapes",
-    "torch.zeros(7).view(2, 3)": "print the shapes",
-    "nn.Conv2d(3, 1, 1)(torch.zeros(1, 1, 2, 2))": "print the shapes",
-    "nn.Linear(2, 3)(torch.zeros(4, 2).half())": "different dtypes",
-    "nn.Conv2d(1, 1, 1)(torch.zeros(1, 1, 2, 2).double())": "different dtypes",
-    "torch.zeros(2, 2) @ torch.zeros(2, 2).double()": "different dtypes",
-    "os.environ['GLOO_SOCKET_IFNAME'] = 'eth7'; group()": "GLOO_SOCKET_IFNAME",
-    "group(world_size=2)": "only 1 of 2",
-    "dist.init_process_group('gloo')": "leave out `python`",
-    "dist.all_reduce(torch.zeros(1))": "init_process_group() before",
-    "list(torch.utils.data.DataLoader(Dies(), num_workers=1))": "num_workers=0",
+    "torch.save(Dies(), 'p'); torch.load('p')": "prints `Weights only load failed`",
+    "nn.Linear(2, 3).load_state_dict(nn.Linear(2, 4).state_dict())": OTHER_MODEL,
+    "nn.Linear(2, 3)(torch.zeros(4, 5))": SHAPES,
+    "torch.zeros(3) + torch.zeros(4)": SHAPES,
+    "torch.cat([torch.zeros(2, 2), torch.zeros(2, 3)])": SHAPES,
+    "torch.zeros(7).view(2, 3)": SHAPES,
+    "nn.Conv2d(3, 1, 1)(torch.zeros(1, 1, 2, 2))": SHAPES,
+    "nn.Linear(2, 3)(torch.zeros(4, 2).half())": TYPES,
+    "nn.Conv2d(1, 1, 1)(torch.zeros(1, 1, 2, 2).double())": TYPES,
+    "torch.zeros(2, 2) @ torch.zeros(2, 2).double()": TYPES,
+    "os.environ['GLOO_SOCKET_IFNAME'] = 'eth7'; group()": INTERFACE,
+    "group(rank=3, world_size=2)": "starts a world of fewer ranks than the job has",
+    "group(world_size=2)": "waits for ranks that never join",
+    "dist.init_process_group('gloo')": "looks for RANK or WORLD_SIZE, and finds none",
+    "dist.all_reduce(torch.zeros(1))": "uses torch.distributed without a process group",
+    "list(torch.utils.data.DataLoader(Dies(), num_workers=1))": "loses a DataLoader worker",
     (
         "x = torch.tensor(-1.0, requires_grad=True); nan_check(True); torch.sqrt(x).backward()"
-    ): "became NaN",
-    "argparse.ArgumentParser().parse_args(['--lr', '1'])": "does not know --lr 1",
-    "b'\\xc3'.decode('ascii')": "PYTHONUTF8=1",
-    "ctypes.CDLL('libmissing.so.1')": "libmissing.so.1 is not on the worker",
-    "pickle.loads(b'\\x80\\x09.')": "another version",
-    "os.kill(os.getpid(), 4)": "newer processor",
+    ): "computes NaN",
+    "argparse.ArgumentParser().parse_args(['--lr', '1'])": "prints `unrecognized arguments`",
+    "b'\\xc3'.decode('ascii')": "prints text in a C locale",
+    "ctypes.CDLL('libmissing.so.1')": "misses a shared library",
+    "pickle.loads(b'\\x80\\x09.')": "runs under the wrong Python",
+    "os.kill(os.getpid(), 4)": "prints `Illegal instruction`",
 }
 
 RUN_ALL = """
@@ -68,10 +73,13 @@ class Dies(torch.utils.data.Dataset):
     def __len__(self): return 1
     def __getitem__(self, index): os._exit(1)
 
-def group(world_size=1):
-    address, soon = "tcp://127.0.0.1:0", timedelta(seconds=1)
+def group(rank=0, world_size=1):
+    soon = timedelta(seconds=1)
+    if rank:
+        dist.ProcessGroupGloo(dist.HashStore(), rank, world_size, soon)
+    address = "tcp://127.0.0.1:0"
     dist.init_process_group(
-        "gloo", init_method=address, rank=0, world_size=world_size, timeout=soon
+        "gloo", init_method=address, rank=rank, world_size=world_size, timeout=soon
     )
 
 def cut(length, old=False):
@@ -156,6 +164,16 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failure]:
 
 
 @pytest.mark.parametrize("code", ENDINGS)
-def test_a_real_ending_has_its_hint(code: str, reports: dict[str, Failure]) -> None:
+def test_a_real_ending_has_one_first_cause(code: str, reports: dict[str, Failure]) -> None:
     report = reports[code]
-    assert ENDINGS[code] in (hint_for(report) or ""), report.last_lines
+    found = first_cause(report)
+    assert found, report.last_lines
+    assert found.cause.symptom == ENDINGS[code], report.last_lines
+
+
+def test_each_cause_is_the_first_of_an_ending(reports: dict[str, Failure]) -> None:
+    """A cause that never comes first has a wider one before it, and no rank gets its hint."""
+    found = {cause.cause.symptom for cause in map(first_cause, reports.values()) if cause}
+    found.update(CAUSED)  # as test_first_cause.py finds
+    found.update(("is killed by signal 9", "lost a rank that had ended with code 0"))
+    assert {cause.symptom for cause in CAUSES} == found
