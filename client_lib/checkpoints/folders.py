@@ -1,6 +1,7 @@
 """The format of a folder, and the verdict whether it is complete as a whole."""
 
-from typing import Callable, Generator, Iterator, List, NamedTuple, Optional, Sequence
+import os
+from typing import Callable, Generator, List, NamedTuple, Optional, Sequence
 
 from client_lib.checkpoints import deepspeed, distributed, hugging_face, sharded, single_files
 from client_lib.checkpoints.checkpoint import COMPLETE, Judging, Verdict
@@ -41,51 +42,49 @@ _RULES: Sequence[_Rule] = (
 )
 
 
-def is_unit(folder: Folder) -> bool:
-    """Say whether the folder is a checkpoint as a whole."""
-    return _rule(folder) is not None
+class Unit(NamedTuple):
+    """A folder that is a checkpoint as a whole."""
+
+    rule: _Rule
+    folder: Folder
+    parts: List[Folder]
+    """The folder, and those below it that belong to it."""
+    others: List[Folder]
+    """Folders below it that do not."""
 
 
-def parts(folder: Folder) -> Iterator[Folder]:
-    """The folder of a checkpoint, and the folders below it that belong to it."""
-    yield folder
-    outside = {id(below) for below in not_of_unit(folder)}
-    for below in folder.folders.values():
-        if id(below) not in outside:
-            yield from below.tree()
-
-
-def not_of_unit(folder: Folder) -> List[Folder]:
-    """The folders below a checkpoint that are not a part of it."""
-    rule = _rule(folder)
-    owns = rule is not None and rule.owns(folder)
-    return [
-        below
-        for below in folder.folders.values()
-        if not owns or hugging_face.has_name_of_trainer(below)
-    ]
-
-
-def judge(folder: Folder) -> Generator[None, None, Optional[single_files.Judged]]:
-    """Judge a folder for which `is_unit` holds."""
+def unit_of(folder: Folder) -> Optional[Unit]:
+    """The checkpoint that a folder is. None: it is no checkpoint as a whole."""
     rule = _rule(folder)
     if rule is None:
         return None
-    unknown = next((part for part in parts(folder) if not part.is_whole), None)
+    parts = [folder]
+    others = []
+    for below in folder.folders.values():
+        if not rule.owns(folder) or hugging_face.has_name_of_trainer(below):
+            others.append(below)
+        else:
+            parts += below.tree()
+    return Unit(rule, folder, parts, others)
+
+
+def judge(unit: Unit) -> Generator[None, None, single_files.Judged]:
+    """Judge a folder as a whole: each file of weights in it, and what must be there."""
+    unknown = next((part for part in unit.parts if not part.is_whole), None)
     if unknown:  # what seems to be missing may be among the names that were not listed
         reason = unknown.error or "it has too many files"
-        return single_files.Judged(rule.format, Verdict(f"it can't be read: {reason}"))
+        return single_files.Judged(unit.rule.format, Verdict(f"it can't be read: {reason}"))
     verdicts: List[Verdict] = []
-    for part in parts(folder):
-        inside = part.path[len(folder.path) + 1 :] + "/" if part is not folder else ""
+    for part in unit.parts:
+        rule = unit.rule if part is unit.folder else _rule(part)
+        inside = part.location[len(unit.folder.location) + 1 :]
         verdicts += yield from _judge_files(part, inside)
-        part_rule = _rule(part)
-        if part_rule:
-            verdict = yield from _judge_by(part_rule, part)
+        if rule:
+            verdict = yield from _judge_by(rule, part)
             verdicts += [verdict] if verdict else []
     # what is proven is said, rather than what is in doubt
     verdicts.sort(key=lambda verdict: (not verdict.is_proof, not verdict.missing))
-    return single_files.Judged(rule.format, verdicts[0] if verdicts else COMPLETE)
+    return single_files.Judged(unit.rule.format, verdicts[0] if verdicts else COMPLETE)
 
 
 def step_inside(folder: Folder) -> Generator[None, None, Optional[int]]:
@@ -119,6 +118,6 @@ def _judge_files(folder: Folder, inside: str) -> Generator[None, None, List[Verd
         except OSError as error:
             judged = single_files.unreadable(name, error)
         if judged and judged.verdict.missing:
-            missing = f"{inside}{name}: {judged.verdict.missing}"
+            missing = f"{os.path.join(inside, name)}: {judged.verdict.missing}"
             found.append(judged.verdict._replace(missing=missing))
     return found

@@ -19,7 +19,7 @@ _CONFIGS = ("config.json", "adapter_config.json", "model_index.json")
 _WEIGHTS = re.compile(
     r"(?:model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(?:safetensors|bin)"
 )
-_STEP = re.compile(rb'"global_step":[ ]{0,9}([0-9]{1,15})[^0-9]')
+_STEP = re.compile(rb'"global_step":[ ]{0,9}([0-9]{1,15})[,} \r\n]')
 _STEP_WITHIN = 2**16
 
 
@@ -30,7 +30,7 @@ def has_name_of_trainer(folder: Folder) -> bool:
 
 def is_of_trainer(folder: Folder) -> bool:
     """Say whether the Trainer has written it, or is about to."""
-    names = set(folder.names())
+    names = folder.names
     if _STATE in names:
         return True
     if not has_name_of_trainer(folder) or _is_accelerate(names):
@@ -41,7 +41,7 @@ def is_of_trainer(folder: Folder) -> bool:
 
 def judge_trainer(folder: Folder) -> Judging:
     """Judge by the file that the Trainer writes last, and by the numbers of ranks."""
-    names = set(folder.names())
+    names = folder.names
     if folder.is_empty:
         return damaged("it is empty")
     if _STATE in folder.files:
@@ -64,7 +64,7 @@ def judge_trainer(folder: Folder) -> Judging:
 
 def is_model(folder: Folder) -> bool:
     """Say whether `save_pretrained` has written it."""
-    names = set(folder.names())
+    names = folder.names
     return bool(names.intersection(_CONFIGS)) and any(map(_WEIGHTS.fullmatch, names))
 
 
@@ -75,12 +75,12 @@ def judge_model(folder: Folder) -> Judging:
 
 def is_of_accelerate(folder: Folder) -> bool:
     """Say whether `Accelerator.save_state` has written it."""
-    return _is_accelerate(set(folder.names()))
+    return _is_accelerate(folder.names)
 
 
 def judge_accelerate(folder: Folder) -> Judging:
     """Judge by the files that are written last."""
-    names = set(folder.names())
+    names = folder.names
     if not any(name.startswith("random_states_") for name in names):
         return Verdict("random_states_0.pkl is missing, which Accelerate writes last")
     gap = _gap(names, "random_states_", ".pkl")
@@ -117,7 +117,7 @@ def _has_evidence(names: Set[str]) -> bool:
 def _is_beside_trainers(folder: Folder) -> bool:
     """Say whether the Trainer has written another folder beside this one."""
     beside = folder.parent.folders.values() if folder.parent else ()
-    return any(has_name_of_trainer(other) and _STATE in other.names() for other in beside)
+    return any(has_name_of_trainer(other) and _STATE in other.names for other in beside)
 
 
 def _gap(names: Set[str], before: str, after: str) -> str:
@@ -135,7 +135,7 @@ def _gap(names: Set[str], before: str, after: str) -> str:
 
 def _has_weights(folder: Folder) -> bool:
     for part in folder.tree():
-        for name in part.names():
+        for name in part.names:
             of_trainer = name.startswith(("optimizer", "scheduler", "scaler", "rng_", "training_"))
             if name.endswith((*single_files.SUFFIXES, ".distcp")) and not of_trainer:
                 return True

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from typing import Deque, Dict, Generator, Iterator, List, Optional
+from typing import Deque, Dict, Generator, Iterator, List, Optional, Set
 
 DEPTH = 4
 """Folders below the searched one, counted downwards."""
@@ -23,6 +23,8 @@ class Folder:
         self.path = path
         """Relative to the searched folder, which is "."."""
         self.files: List[str] = []
+        self.names: Set[str] = set()
+        """Those of files, and of links, which stand for files."""
         self.links: Dict[str, str] = {}
         """Targets of links, as they are written."""
         self.folders: Dict[str, "Folder"] = {}
@@ -48,10 +50,6 @@ class Folder:
     def location_of(self, name: str) -> str:
         return f"{self.location}/{name}"
 
-    def names(self) -> List[str]:
-        """All files, and all links, which stand for files."""
-        return [*self.files, *self.links]
-
     def tree(self) -> "Iterator[Folder]":
         """This folder and all that are listed below it."""
         yield self
@@ -64,7 +62,7 @@ def listed(location: str) -> Generator[None, None, Folder]:
 
     Yields after each piece. Links are not followed. What is beyond the bounds is left out.
     """
-    root = Folder(location, ".")
+    root = Folder(location.rstrip("/") or location[:1], ".")
     waiting: Deque[Folder] = deque([root])
     left = ENTRIES
     level = 0
@@ -109,12 +107,14 @@ def _add(folder: Folder, entry: "os.DirEntry[str]") -> None:
     if entry.is_symlink():
         try:
             folder.links[name] = os.readlink(entry.path)
-        except OSError:  # it is gone
+        except FileNotFoundError:  # it is gone
             return
+        folder.names.add(name)
     elif entry.is_dir(follow_symlinks=False):
         folder.folders[name] = Folder(entry.path, folder.path_of(name), folder)
     elif entry.is_file(follow_symlinks=False):
         folder.files.append(name)
+        folder.names.add(name)
 
 
 def _newest_first(folder: Folder) -> Generator[None, None, List[Folder]]:

@@ -1,17 +1,108 @@
-"""Files of `torch.save` before 1.6, or with `_use_new_zipfile_serialization=False`: five pickles
-(magic number, version, system, the object, the keys of its storages), then the storages.
+"""Files of `torch.save` before 1.6, or with `_use_new_zipfile_serialization=False`.
+
+Five pickles (magic number, version, system, the object, the keys of its storages), then the
+storages in the order of their keys, each behind the number of its elements. Object and keys tell
+how large the file has to be.
 """
 
-from client_lib.checkpoints.checkpoint import Judging, Verdict
+from collections import deque
+from typing import Deque, Dict, Generator, List, Optional, Tuple
+
+from client_lib.checkpoints import pickle_words
+from client_lib.checkpoints.checkpoint import COMPLETE, Judging, Verdict, damaged
 from client_lib.checkpoints.reading import File
 
 MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 MAGIC_AT_0 = b"\x80\x02" + MAGIC
 MAGIC_WITHIN = 32
 """Later protocols of pickle have a frame before the number."""
+_LARGEST = 2**23
+"""Bytes of the pickles that are read: of models with up to a hundred thousand tensors."""
+_BEFORE_OBJECT = 3
+"""Pickles before the object."""
+_BYTES_OF_COUNT = 8
+_BYTES_OF_ELEMENT = {
+    "BFloat16Storage": 2,
+    "BoolStorage": 1,
+    "ByteStorage": 1,
+    "CharStorage": 1,
+    "ComplexDoubleStorage": 16,
+    "ComplexFloatStorage": 8,
+    "DoubleStorage": 8,
+    "FloatStorage": 4,
+    "HalfStorage": 2,
+    "IntStorage": 4,
+    "LongStorage": 8,
+    "QInt32Storage": 4,
+    "QInt8Storage": 1,
+    "QUInt8Storage": 1,
+    "ShortStorage": 2,
+    "UntypedStorage": 1,
+}
+_Sizes = Dict[pickle_words.Value, int]
 
 
 def judge(file: File) -> Judging:
     """Judge a file that begins with MAGIC."""
-    yield
-    return Verdict(f"{file.size} bytes in the old format: its end can't be judged")
+    data = yield from file.read_pieces(0, _LARGEST)
+    try:
+        size = yield from _size(data)
+    except pickle_words.CutOff:
+        if len(data) == file.size:
+            return damaged(f"cut off: {file.size} bytes, the old format has no storages yet")
+        size = None
+    except pickle_words.NotAPickle:
+        size = None
+    if size is None:
+        return Verdict(f"{file.size} bytes in the old format: its end can't be judged")
+    if size > file.size:
+        return damaged(f"cut off: {file.size} bytes of {size}")
+    return COMPLETE
+
+
+def _size(data: bytes) -> Generator[None, None, Optional[int]]:
+    """The bytes that the file needs; None: a storage is of an unknown kind."""
+    at = 0
+    for _ in range(_BEFORE_OBJECT):
+        at, _ = yield from _all_words(data, at)
+    at, sizes = yield from _storages(data, at)
+    at, keys = yield from _all_words(data, at)
+    for key in keys:
+        size = sizes.get(key)
+        if size is None:
+            return None
+        at += _BYTES_OF_COUNT + size
+    return at
+
+
+def _storages(data: bytes, at: int) -> Generator[None, None, Tuple[int, _Sizes]]:
+    """The place behind the pickle of the object, and the bytes of each storage by its key."""
+    sizes: _Sizes = {}
+    # kind, key, device and number of elements stand before the id that they are
+    latest: Deque[pickle_words.Value] = deque(maxlen=4)
+    for word in pickle_words.words(data, at):
+        if word is None:
+            yield
+        elif isinstance(word, pickle_words.End):
+            at = word.at
+        elif not isinstance(word, pickle_words.PersistentId):
+            latest.append(word)
+        elif len(latest) == latest.maxlen:
+            kind, key, _, elements = latest
+            size = _BYTES_OF_ELEMENT.get(str(kind).rpartition(" ")[2])
+            if size is not None and isinstance(elements, int):
+                sizes[key] = elements * size
+    return at, sizes
+
+
+def _all_words(data: bytes, at: int) -> Generator[None, None, Tuple[int, List[pickle_words.Value]]]:
+    """The place behind a pickle, and its words."""
+    found: List[pickle_words.Value] = []
+    for word in pickle_words.words(data, at):
+        if word is None:
+            yield
+        elif isinstance(word, pickle_words.End):
+            at = word.at
+        elif not isinstance(word, pickle_words.PersistentId):
+            found.append(word)
+    return at, found

@@ -36,7 +36,7 @@ class File:
 
     def read(self, at: int, size: int) -> bytes:
         """The bytes from `at`: fewer than `size` only where the file ends."""
-        wanted = min(size, self.size - at)
+        wanted = min(size, self.size - at) if at >= 0 else 0
         parts = b""
         while len(parts) < wanted:
             part = os.pread(self._descriptor, wanted - len(parts), at + len(parts))

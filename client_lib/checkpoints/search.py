@@ -28,6 +28,8 @@ def search(
     all (10 000 of a folder), with the newest folders first. Raises nothing: a folder that is
     missing or can't be read has no checkpoints.
     """
+    if "\0" in folder:  # no path has it
+        return
     root = yield from listed(folder)
     candidates: List[_Candidate] = []
     yield from _candidates(root, candidates)
@@ -60,9 +62,11 @@ def search(
 class _Candidate(NamedTuple):
     path: str
     folder: Folder
-    """The folder of a file, or a folder that is a checkpoint as a whole."""
+    """The folder of a file, or the folder that is a checkpoint as a whole."""
+    unit: Optional[folders.Unit]
+    """None: the checkpoint is a file."""
     file: str
-    """Its name; "": the whole folder."""
+    """Name of the file."""
     size: int
     modified: float
 
@@ -74,28 +78,32 @@ def _is_same(candidate: _Candidate, earlier: Checkpoint) -> bool:
 
 def _candidates(folder: Folder, found: List[_Candidate]) -> Iterator[None]:
     """Add what may be a checkpoint, in this folder and below it."""
-    if folders.is_unit(folder):
-        unit = yield from _unit(folder)
-        found += [unit] if unit else []
-        outside = folders.not_of_unit(folder)
+    unit = folders.unit_of(folder)
+    yield
+    if unit:
+        candidate = yield from _of_unit(unit)
+        found += [candidate] if candidate else []
+        below = unit.others
     else:
+        below = list(folder.folders.values())
         for name in folder.files:
             if name.endswith(single_files.SUFFIXES):
                 status = _status(folder.location_of(name))
                 if status:
                     path = folder.path_of(name)
-                    found.append(_Candidate(path, folder, name, status.st_size, status.st_mtime))
+                    found.append(
+                        _Candidate(path, folder, None, name, status.st_size, status.st_mtime)
+                    )
                 yield
-        outside = list(folder.folders.values())
-    for below in outside:
-        yield from _candidates(below, found)
+    for folder in below:
+        yield from _candidates(folder, found)
 
 
-def _unit(folder: Folder) -> Generator[None, None, Optional[_Candidate]]:
+def _of_unit(unit: folders.Unit) -> Generator[None, None, Optional[_Candidate]]:
     size = 0
     times = []
     count = 0
-    for part in folders.parts(folder):
+    for part in unit.parts:
         for name in part.files:
             status = _status(part.location_of(name))
             if status:
@@ -106,10 +114,10 @@ def _unit(folder: Folder) -> Generator[None, None, Optional[_Candidate]]:
                 yield
     if not times:
         try:
-            times.append(os.lstat(folder.location).st_mtime)
+            times.append(os.lstat(unit.folder.location).st_mtime)
         except OSError:  # it is gone
             return None
-    return _Candidate(folder.path, folder, "", size, max(times))
+    return _Candidate(unit.folder.path, unit.folder, unit, "", size, max(times))
 
 
 def _status(location: str) -> Optional[os.stat_result]:
@@ -121,8 +129,8 @@ def _status(location: str) -> Optional[os.stat_result]:
 
 
 def _judged(candidate: _Candidate) -> Generator[None, None, Optional[single_files.Judged]]:
-    if not candidate.file:
-        return (yield from folders.judge(candidate.folder))
+    if candidate.unit:
+        return (yield from folders.judge(candidate.unit))
     location = candidate.folder.location_of(candidate.file)
     try:
         with File(location) as file:
@@ -135,8 +143,8 @@ def _judged(candidate: _Candidate) -> Generator[None, None, Optional[single_file
 
 def _step(candidate: _Candidate) -> Generator[None, None, Optional[int]]:
     step = step_of(os.path.basename(candidate.path))
-    if step is None and not candidate.file:
+    if step is None and candidate.unit:
         step = yield from folders.step_inside(candidate.folder)
-    if step is None and candidate.path != ".":
-        step = step_of(candidate.folder.name if candidate.file else "")
+    if step is None and not candidate.unit and candidate.folder.path != ".":
+        step = step_of(candidate.folder.name)
     return step

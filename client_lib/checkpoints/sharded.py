@@ -20,12 +20,12 @@ _MOST = 10_000
 
 def fits(folder: Folder) -> bool:
     """Say whether there is an index, or files that are counted."""
-    return any(INDEX.fullmatch(name) or _NUMBERED.fullmatch(name) for name in folder.names())
+    return any(INDEX.fullmatch(name) or _NUMBERED.fullmatch(name) for name in folder.names)
 
 
 def judge(folder: Folder) -> Judging:
     """Judge by names: each file of an index is there, and each that is counted."""
-    there = set(folder.names())
+    there = folder.names
     indexes = sorted(name for name in folder.files if INDEX.fullmatch(name))
     for index in indexes:
         with File(folder.location_of(index)) as file:

@@ -18,8 +18,8 @@ _END64 = struct.Struct("<4sQ2H2I4Q")
 _ENTRY = struct.Struct("<4s6H3I5H2I")
 _LOCAL = struct.Struct("<4s5H3I2H")
 _TAIL = 2**16 + _END.size
-_LARGEST = 2**26
-"""Bytes of a directory that are looked at: a million entries."""
+_LARGEST = 2**24
+"""Bytes of a directory that are looked at: 200 000 entries."""
 _IN_ZIP64 = 2**32 - 1
 
 
@@ -141,11 +141,11 @@ def _entry(fields: Tuple, names: bytes) -> _Entry:  # type: ignore[type-arg]
     # the record 1 holds those of size, packed size and offset for which 32 bits are too few
     wide = iter(_zip64_values(extra))
     if fields[9] == _IN_ZIP64:
-        next(wide, 0)
+        next(wide, None)
     if packed == _IN_ZIP64:
-        packed = next(wide, 0)
+        packed = next(wide, packed)
     if at == _IN_ZIP64:
-        at = next(wide, 0)
+        at = next(wide, at)
     return _Entry(names[:name_size], at, at + _LOCAL.size + packed)
 
 

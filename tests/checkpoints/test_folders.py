@@ -20,7 +20,10 @@ def test_a_distributed_checkpoint_needs_its_metadata_and_all_shards(tmp_path: Pa
     shard = folder / "__0_0.distcp"
     content = shard.read_bytes()
     cut(shard, 500)
-    assert only(tmp_path)[5:7] == ("shard __0_0.distcp is cut off: 500 bytes", True)
+    assert only(tmp_path)[5:7] == (
+        f"shard __0_0.distcp is cut off: 500 bytes of {len(content)}",
+        True,
+    )
     shard.rename(folder / "__7_0.distcp")
     assert only(tmp_path)[5:7] == ("shard __0_0.distcp is missing", True)
     shard.write_bytes(content)
