@@ -49,9 +49,8 @@ def whole(path: Path) -> bytes:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Names of a folder that are listed: so few that a test can make more (100 000 in
-    benchmarks/checkpoints.py).
-    """
+    """Names of a folder that are listed."""
+    # to make more files than are listed takes seconds; benchmarks/checkpoints.py makes 100 000
     monkeypatch.setattr(listing, "ENTRIES_OF_FOLDER", 1000)
     return listing.ENTRIES_OF_FOLDER
 
