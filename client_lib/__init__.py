@@ -90,7 +90,9 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
         environment as environment,
     )
     from client_lib.remote_function import remote as remote
+    from client_lib.spec.checkpoints import JobCheckpoint as JobCheckpoint
     from client_lib.spec.job import (
+        CheckpointParams as CheckpointParams,
         HealthParams as HealthParams,
         JobSpec as JobSpec,
         JobType as JobType,
@@ -147,7 +149,8 @@ _MODULES = {
         "RegionMT environment"
     ),
     "client_lib.remote_function": "remote",
-    "client_lib.spec.job": "HealthParams JobSpec JobType PriorityClass",
+    "client_lib.spec.checkpoints": "JobCheckpoint",
+    "client_lib.spec.job": "CheckpointParams HealthParams JobSpec JobType PriorityClass",
     "client_lib.spec.metrics": "Curve JobGoodput JobMetrics",
     "client_lib.spec.stacks": "JobStacks",
     "client_lib.spec.states": "Reason State",

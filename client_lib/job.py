@@ -28,7 +28,7 @@ from client_lib.functions import call as functions
 from client_lib.groups import Group
 from client_lib.reports import explanation
 from client_lib.spec import mlspace
-from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
+from client_lib.spec.job import CheckpointParams, HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.refusals import validated
 from client_lib.spec.replace import replaced
@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # a submit needs none of these modules: each is loaded by the
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
     from client_lib.reports.difference import JobDiff
+    from client_lib.spec.checkpoints import JobCheckpoint
     from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
     from client_lib.transport import download as downloads
@@ -117,6 +118,8 @@ class Job(Generic[R]):
         checkpoint_from: Name of an earlier job of the same user. At its start the new job gets a
             copy of the checkpoints of the earlier one. If the earlier job has not ended, it must
             stand in `after`, too.
+        checkpoint_params: Rules for checkpoints: how many are kept, and what is done with a damaged
+            one. None: all are kept.
         outputs: Globs of files that are kept for download, relative to the working directory (`**`:
             any folders). Of the files that match, those are kept that the ranks create or change.
             None: all such files of a job that runs from a snapshot; none of a job in place, whose
@@ -229,6 +232,7 @@ class Job(Generic[R]):
         log_file: str | None = "train.log",
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_from: Job[Any] | str | None = None,
+        checkpoint_params: CheckpointParams | Mapping[str, Any] | None = None,
         outputs: Sequence[str] | None = None,
         requirements: Sequence[str] | str | os.PathLike[str] | None = None,
         setup: str | None = None,
@@ -694,6 +698,16 @@ class Job(Generic[R]):
         what `metrics` raises.
         """
         return self.client.job_goodput(self._submitted)
+
+    def checkpoints(self) -> list[JobCheckpoint]:
+        """The checkpoints of the job, ordered by step, each with its format, size, attempt, and
+        whether it is complete.
+
+        The launcher recognises them by their format in the directory for checkpoints and in the
+        working directory: files of PyTorch and safetensors, folders of torch.distributed,
+        Hugging Face and DeepSpeed. Raises what `metrics` raises.
+        """
+        return self.client.job_checkpoints(self._submitted)
 
     def cancel(self) -> JobInfo:
         """Order the end of the job, whether it waits or runs. The job ends later (`wait`). A final

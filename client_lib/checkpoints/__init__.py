@@ -11,6 +11,7 @@ headers and directories alone. Nothing is unpickled, and no tensor is read.
     safetensors                files of safetensors
     folders                    which format a folder has, and what makes it complete
     distributed, deepspeed, hugging_face, sharded   the rules for folders of each format
+    keeping                    which checkpoints a job no longer needs
     pointers                   links and files that name a checkpoint
 
 Launcher and server import this package; it imports nothing of client_lib. Standard library only,
@@ -18,7 +19,8 @@ Python >= 3.8, because the launcher runs with the interpreter of the job.
 """
 
 from client_lib.checkpoints.checkpoint import Checkpoint
+from client_lib.checkpoints.keeping import surplus
 from client_lib.checkpoints.names import step_of
 from client_lib.checkpoints.search import search
 
-__all__ = ["Checkpoint", "search", "step_of"]
+__all__ = ["Checkpoint", "search", "step_of", "surplus"]

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -19,7 +19,7 @@ from typer import Argument, Option
 from client_lib.cli.parameters import Command, CommandApp, F, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names
-from client_lib.spec.job import HealthParams, JobSpec, defaults
+from client_lib.spec.job import CheckpointParams, HealthParams, JobSpec, defaults
 from client_lib.spec.validation import descriptions
 from client_lib.transport.config import BOOLEANS
 
@@ -47,6 +47,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "log_file",
         "checkpoint_dir",
         "checkpoint_from",
+        "checkpoint_params",
         "conda_env",
         "warm",
         "pytorch_use_env",
@@ -93,6 +94,7 @@ Every field stands under one heading."""
 
 MORE_HELP = {
     "env_variables": "NAME alone passes on the value that it has here.",
+    "checkpoint_params": "As in keep=3,damaged=aside.",
     "gpus": "As in 0,1.",
     "health_params": "As in log_period=30,action=restart.",
 }
@@ -142,11 +144,17 @@ def _flag(text: str) -> tuple[str, str | None]:
     return (text, None) if text and "=" not in text else key_value(text)
 
 
+def _keys(text: str, number: str) -> dict[str, Any]:
+    """`keep=3,damaged=aside` -> a value for each key; the key `number` has a whole number."""
+    given: dict[str, Any] = dict(key_value(part) for part in text.split(","))
+    if number in given:
+        given[number] = _whole(given[number])
+    return given
+
+
 def _watchdog(text: str) -> dict[str, Any]:
     """`log_period=30,action=restart` -> the fields of HealthParams."""
-    given: dict[str, Any] = dict(key_value(part) for part in text.split(","))
-    if "log_period" in given:
-        given["log_period"] = _whole(given["log_period"])
+    given = _keys(text, "log_period")
     if "sub_actions" in given:
         given["sub_actions"] = given["sub_actions"].split("+")
     return given
@@ -270,6 +278,8 @@ def reading_of(name: str) -> Reading:
         return Reading(str, _whole_or_default, "NUMBER|default")
     if leaves == [HealthParams]:
         return Reading(str, _watchdog, "KEY=VALUE,...")
+    if leaves == [CheckpointParams]:
+        return Reading(str, partial(_keys, number="keep"), "KEY=VALUE,...")
     kind, *others = leaves
     is_simple = isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)
     if not others and (is_simple or get_origin(kind) is Literal):

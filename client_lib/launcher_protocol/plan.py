@@ -61,6 +61,11 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """User who owns the job: messages to this user do not name the jobs of
     others. "": there is one user.
     """
+    moves_damaged: bool = False
+    """A damaged newest checkpoint in `checkpoint_dir` is moved aside before the ranks start; False:
+    the job's events only tell of it."""
+    keep_checkpoints: Optional[int] = None
+    """Number of steps whose checkpoints stay in `checkpoint_dir`; None: all."""
     checkpoints_from: Optional[str] = None
     """Folder, or glob of one, that worker 0 copies to checkpoint_dir before
     the first start; None: none.

@@ -160,6 +160,20 @@ class HealthParams(Strict):
         return self
 
 
+class CheckpointParams(Strict):
+    """Rules for the checkpoints of a job."""
+
+    keep: Annotated[int, Field(ge=1, le=MANY_MAX)] | None = None
+    """Number of steps whose checkpoints are kept, in each folder below the directory for
+    checkpoints; earlier ones are removed while the job runs. Only complete checkpoints with a step
+    in their name count; what has none, or what a pointer such as `latest` names, stays. None: all
+    are kept."""
+    damaged: Literal["aside", "leave"] | None = None
+    """A newest checkpoint that is certainly damaged, before the ranks start. `aside`: it is moved
+    to the folder `.damaged`, so that the script resumes from the one before. `leave`: an event
+    tells. None: `leave` in a checkpoint_dir that the job names, else `aside`."""
+
+
 def _check_script(script: str) -> None:
     if not script.strip():
         raise ValueError("is empty; give the path of a .py file or a command line")
@@ -330,6 +344,9 @@ class JobSpec(Strict):
     """Name of an earlier job of the same user. At its start the new job gets a copy of the
     checkpoints of the earlier one. If the earlier job has not ended, it must stand in `after`,
     too."""
+    checkpoint_params: CheckpointParams | None = None
+    """Rules for checkpoints: how many are kept, and what is done with a damaged one. None: all are
+    kept."""
     outputs: Annotated[_Lines, _each(_check_glob)] | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any
     folders). Of the files that match, those are kept that the ranks create or change. None: all

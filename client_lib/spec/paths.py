@@ -74,6 +74,7 @@ a newer path.
 
 JobPart = Literal[
     "cancel",
+    "checkpoints",
     "events",
     "goodput",
     "logs",

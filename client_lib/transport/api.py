@@ -25,6 +25,7 @@ from client_lib.transport.failures import READ_S, bad_content
 from client_lib.transport.rest import OnUpload, Params, Rest, Transport, Upload, newer_path
 
 if TYPE_CHECKING:
+    from client_lib.spec.checkpoints import JobCheckpoint
     from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
 
@@ -190,6 +191,14 @@ class Api:
         return self._call(
             "GET", path, JobGoodput, {"owner": owner}, lacks="does not tell the use of time"
         )
+
+    def job_checkpoints(self, name: str, *, owner: str | None = None) -> list[JobCheckpoint]:
+        """The checkpoints of a job: see `Job.checkpoints`."""
+        from client_lib.spec.checkpoints import JobCheckpoints  # few callers need these models
+
+        path = paths.job(name, "checkpoints")
+        lacks = "does not list checkpoints"
+        return self._call("GET", path, JobCheckpoints, {"owner": owner}, lacks=lacks).checkpoints
 
     def job_provenance(self, name: str, *, owner: str | None = None) -> wire.JobProvenance:
         """The record of what a job ran: see `Job.provenance`."""

@@ -162,7 +162,24 @@ class Launcher:
             if script:
                 folders.append(os.path.dirname(script))
             self._log.tail(plan.log_file, folders)
-        self._control.announce(control.READY)
+        if plan.worker == 0 and _has_content(plan.checkpoint_dir):
+            from client_lib.worker.damaged_checkpoints import (
+                DamagedCheckpoints,
+            )  # resumed jobs alone
+
+            DamagedCheckpoints(
+                self._loop,
+                plan.checkpoint_dir,
+                plan.moves_damaged,
+                self._note,
+                self._announce_ready,
+            ).start()
+        else:
+            self._announce_ready()
+
+    def _announce_ready(self) -> None:
+        if self._outcome is None:
+            self._control.announce(control.READY)
 
     def _end_if_abandoned(self, missing: int = 0) -> None:
         """End the worker if its directory was removed with the server's data, else look again: a
@@ -478,6 +495,12 @@ class Launcher:
         return rank_end.ended(
             exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner
         )
+
+
+def _has_content(folder: str) -> bool:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return next(entries, None) is not None
+    return False
 
 
 def run_worker(

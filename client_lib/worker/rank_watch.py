@@ -1,6 +1,7 @@
 """Watches the running ranks for their launcher: describes their machine, takes stacks on request,
 and starts the readers of metrics (`metric_files`), the samples of use (`usage`), and the searches
-for quiet ranks (`quiet_ranks`) and for ranks that train without the others (`lone_groups`).
+for checkpoints (`checkpoint_watch`), quiet ranks (`quiet_ranks`) and ranks that train without the
+others (`lone_groups`).
 
 Watching never ends a rank. If no file descriptor or process is available, a part of the watch is
 left out.
@@ -16,6 +17,7 @@ from client_lib.launcher_protocol.directory import Directory
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.rank_processes import Process, of_no_rank
 from client_lib.launcher_protocol.record import METRICS
+from client_lib.worker.checkpoint_watch import CheckpointWatch
 from client_lib.worker.hardware import describe
 from client_lib.worker.lone_groups import LoneGroups
 from client_lib.worker.loop import Loop
@@ -62,10 +64,12 @@ class RankWatch:
         self._quiet: Optional[QuietRanks] = None
         self._metric_files: Optional[MetricFiles] = None
         self._usage: Optional[UsageSampler] = None
+        self._checkpoints: Optional[CheckpointWatch] = None
 
     def start(self, process: Process, warm: bool) -> None:
         """The ranks run; `process`: one of them."""
         self._loop.call_later(0.0, lambda: self._describe_machine(process, warm))
+        self._checkpoints = self._checkpoint_watch()
         if self._plan.observe:
             begun = time.monotonic()
             self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
@@ -81,6 +85,8 @@ class RankWatch:
             self._metric_files.finish()
         if self._usage:
             self._usage.finish()
+        if self._checkpoints:
+            self._checkpoints.finish()
 
     def take_stacks(self, on_taken: Callable[[], None]) -> None:
         """Take the stacks of all ranks. `on_taken` is called when the file
@@ -120,6 +126,20 @@ class RankWatch:
             argv = [process.argv[0], runner_file("hardware.py", self._directory)]
             started = start_apart(argv, of_no_rank(shown), process.working_dir, self._system)
             self._log.listen(started.stdout, METRICS)
+
+    def _checkpoint_watch(self) -> Optional[CheckpointWatch]:
+        """The watch of worker 0; it tells nothing of a job that is not observed."""
+        plan = self._plan
+        if plan.worker != 0 or not (plan.observe or plan.keep_checkpoints):
+            return None
+        started_at = self._ranks.started_at or time.time()
+        tell = self._log.add_metrics if plan.observe else (lambda _: None)
+        watch = CheckpointWatch(
+            self._loop, plan.checkpoint_dir, started_at, plan.keep_checkpoints, tell
+        )
+        working_dir = plan.working_dir_in(self._directory)
+        self._loop.call_later(_WATCH_S, lambda: watch.start(working_dir))
+        return watch
 
     def _watch(self, begun: float) -> None:
         loop = self._loop

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Literal, NamedTuple
 
 from client_lib.durable import write_file
+from client_lib.launcher_protocol.checkpoint_lines import SeenCheckpoint
 from client_lib.launcher_protocol.record import (
     LAUNCHER,
     MARK,
@@ -27,8 +28,10 @@ from client_lib.launcher_protocol.record import (
     TEXT,
     pattern,
 )
+from client_lib.spec.checkpoints import JobCheckpoint
 from client_lib.spec.wire import JobProgress
 from server_stub.curves.bars import Bars
+from server_stub.curves.checkpoints import Told, listed
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps
@@ -40,7 +43,7 @@ from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import read_clock
 
 FOLDER = "curves"  # in the directory of the job
-_VERSION = 2  # of the grammar and of the file: others are made again
+_VERSION = 3  # of the grammar and of the file: others are made again
 _OPEN = 1024
 """Largest number of logs whose curves stay in memory."""
 _POINTS = 4_000_000
@@ -98,8 +101,17 @@ class _Log:
                         curves[rank, name] = Points(axis, stream, thinned=thinned)
                         for column in curves[rank, name].columns:
                             column.fromfile(source, count)
-                    kept = Entries(head["entries"]), head["written"], head["warnings"]
-                    self.tracker = Tracker(self.tracker.most, curves, head["dropped"], bars, *kept)
+                    seen = head["checkpoints"]
+                    self.tracker = Tracker(
+                        self.tracker.most,
+                        curves,
+                        head["dropped"],
+                        bars,
+                        Entries(head["entries"]),
+                        head["written"],
+                        None if seen is None else {each[0]: SeenCheckpoint(*each) for each in seen},
+                        head["warnings"],
+                    )
                     self.offset = self._saved = head["offset"]
 
     def save(self, least: int = 1) -> None:
@@ -117,6 +129,9 @@ class _Log:
                 "bars": [tracker.bars[rank].saved() for rank in PROGRESS_OF],
                 "entries": tracker.entries.saved(),
                 "written": tracker.written,
+                "checkpoints": None
+                if tracker.checkpoints is None
+                else list(tracker.checkpoints.values()),
                 "warnings": tracker.warnings,
                 "curves": [
                     [*key, curve.axis, curve.source, curve.thinned, len(curve)]
@@ -194,6 +209,20 @@ class CurveReader:
                 printed += tracker.printed() if worker == 0 else []
                 written += tracker.written
         return Marks(steps(entries, _ahead(job, attempt)), printed, written)
+
+    def checkpoints(self, job: LoggedJob, until: float) -> tuple[list[JobCheckpoint], bool]:
+        """The checkpoints of a job by what worker 0 of each attempt has told; False: a log was not
+        read up to its end `until` then.
+        """
+        attempts = []
+        all_complete = True
+        for attempt in range(1, job.attempt + 1):
+            with self._read(job, attempt, 0, until) as (tracker, complete):
+                seen = None if tracker.checkpoints is None else dict(tracker.checkpoints)
+                ended = attempt < job.attempt or job.state.final
+                attempts.append(Told(seen, tracker.printed(), ended))
+                all_complete &= complete
+        return listed(attempts), all_complete
 
     def first_steps(self, job: LoggedJob, until: float) -> str:
         """See `Tracker.first_steps`, of worker 0 in the newest attempt."""

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from math import isfinite
 
+from client_lib.launcher_protocol.checkpoint_lines import CHECKPOINT, SeenCheckpoint, parse
 from client_lib.launcher_protocol.record import GOES_ON, METRICS, WRITTEN
 from client_lib.spec.replace import replaced
 from client_lib.spec.wire import JobProgress
@@ -22,6 +23,8 @@ _NAME_MAX = 200
 """Longest name of a curve; values of a longer name are left out."""
 _WRITTEN_MAX = 1000
 """Largest number of times at which checkpoints were written."""
+_CHECKPOINTS_MAX = 1000
+"""Largest number of checkpoints; more are not kept."""
 _WARNINGS_MAX = 10
 # ranks and streams with an open line or traceback: a job may name any ranks in its log
 _WRITERS_MAX = 1024
@@ -50,6 +53,8 @@ class Tracker:
     """Times at which the ranks have entered collectives."""
     written: list[float] = field(default_factory=list)
     """Times at which files of checkpoints were written, in seconds since 1970."""
+    checkpoints: dict[str, SeenCheckpoint] | None = None
+    """The checkpoints that the launcher has seen, by their paths; None: it has not looked."""
     warnings: list[str] = field(default_factory=list)
     """Sentences of the preflight about slow workers."""
     slow: tuple[list[dict[int, lag.Window]], lag.Straggler | None] | None = None
@@ -194,6 +199,9 @@ class Tracker:
                 if len(self.written) > _WRITTEN_MAX:
                     del self.written[::2]
                 return
+            if kind == CHECKPOINT:
+                self._add_checkpoint(found[2])
+                return
             rank, step, dropped, values, *posted = (
                 (None, None, 0, found.get("used", {})) if used else found
             )
@@ -213,6 +221,18 @@ class Tracker:
             self._point(
                 (rank, name), USED if used else POSTED if posted else METRICS, time, value, reading
             )
+
+    def _add_checkpoint(self, item: object) -> None:
+        """Read an item of `checkpoint_lines`. Raises ValueError, TypeError: a script wrote it."""
+        known = self.checkpoints
+        if item is None or known is None:
+            known = self.checkpoints = {}
+        if isinstance(item, list) and len(item) == 1:
+            known.pop(item[0], None)
+        elif item is not None:
+            seen = parse(item)
+            if seen.path in known or len(known) < _CHECKPOINTS_MAX:
+                known[seen.path] = seen
 
     def _point(
         self, key: Key, source: str, time: float, value: float, reading: grammar.Reading

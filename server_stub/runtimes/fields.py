@@ -47,6 +47,7 @@ FIELDS: dict[str, Row] = {
     "checkpoint_dir": _EVERYWHERE,  # kubernetes: with a notice if it ends with the pod
     # kubernetes: only if the catalogue has a volume for checkpoints
     "checkpoint_from": _EVERYWHERE,
+    "checkpoint_params": _EVERYWHERE,  # keep: only with observe
     "outputs": _EVERYWHERE,  # kubernetes: only if pods reach the server
     "requirements": _EVERYWHERE,
     "setup": _EVERYWHERE,

@@ -43,6 +43,8 @@ def worker_plan(
         gpus=[],
         cores=1,
         checkpoint_dir="",
+        moves_damaged=_moves_damaged(spec),
+        keep_checkpoints=spec.checkpoint_params.keep if spec.checkpoint_params else None,
         log_file=spec.log_file,
         local_rank_argument=option.argument,
         local_rank_auto=option.auto,
@@ -60,6 +62,12 @@ def worker_plan(
         requirements=spec.requirements or [],
         secrets=sorted(attempt.secret_values),
     )
+
+
+def _moves_damaged(spec: JobSpec) -> bool:
+    """True if a damaged newest checkpoint is moved aside."""
+    wanted = spec.checkpoint_params.damaged if spec.checkpoint_params else None
+    return wanted == "aside" or (wanted is None and spec.checkpoint_dir is None)
 
 
 def runs_python(attempt: Attempt) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from client_lib.spec.checkpoints import JobCheckpoint, JobCheckpoints
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason, State
@@ -172,6 +173,23 @@ class MetricsReader:
             for name, seconds in (await self._read_for(user, split, job)).items()
         }
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
+
+    async def checkpoints(self, user: User, name: str, owner: str | None) -> JobCheckpoints:
+        """The checkpoints of the job. Raises what `of` raises."""
+        job = (await self._lookup.find(user, name, owner)).public
+        check_observable(user, job, "checkpoints")
+        found, complete = await self._read_for(user, self._curves.checkpoints, job)
+        return JobCheckpoints(job=job.name, checkpoints=found, complete=complete)
+
+    async def seen_checkpoints(self, user: User, job: JobInfo) -> list[JobCheckpoint]:
+        """The checkpoints of a job, by the part of its logs that can be read at once; none where
+        `checkpoints` refuses.
+        """
+        if not _is_observable(user, job):
+            return []
+        until = time.monotonic() + _PATIENCE_S
+        logs = self._lookup.logs(job)
+        return (await asyncio.to_thread(self._curves.checkpoints, logs, until))[0]
 
     async def details(self, user: User, job: JobInfo) -> JobProgress | None:
         """The progress of a running job, with its slow rank. For an ended job: only NaN values and

@@ -18,7 +18,7 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import InvalidRequest
-from client_lib.spec.job import HealthParams, JobSpec
+from client_lib.spec.job import CheckpointParams, HealthParams, JobSpec
 from client_lib.spec.validation import descriptions
 from client_lib.submit import launcher_line
 
@@ -152,6 +152,11 @@ def test_a_value_of_every_kind_arrives_in_its_type(monkeypatch: pytest.MonkeyPat
         {"log_period": 30, "action": "restart", "sub_actions": ["notify"]}
     )
     assert (spec.priority_class.value, spec.elastic_min_workers) == ("high", "default")
+
+
+def test_checkpoint_params_are_keys_and_values() -> None:
+    params = spec_of("--checkpoint-params", "keep=3,damaged=leave", "train.py").checkpoint_params
+    assert params == CheckpointParams(keep=3, damaged="leave")
 
 
 def test_an_empty_log_file_turns_it_off() -> None:

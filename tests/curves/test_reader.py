@@ -96,8 +96,8 @@ def test_a_new_server_reads_the_log_of_an_ended_job_no_more(
     [
         b"",
         b"{}\n",
-        b'{"version": 2, "offset": 5, "dropped": 0, "bars": [[], []], "entries": [], "written": [],'
-        b' "warnings": [], "curves": [[0, "a", "step", "x", false, 9]]}\n',
+        b'{"version": 3, "offset": 5, "dropped": 0, "bars": [[], []], "entries": [], "written": [],'
+        b' "checkpoints": null, "warnings": [], "curves": [[0, "a", "step", "x", false, 9]]}\n',
     ],
 )
 def test_a_damaged_file_is_made_again(tmp_path: Path, damage: bytes) -> None:

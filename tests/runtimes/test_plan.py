@@ -105,6 +105,7 @@ def test_the_whole_plan_of_a_second_worker() -> None:
         gpus=["2", "3"],
         cores=8,
         checkpoint_dir="/data/jobs/id/checkpoints",
+        moves_damaged=True,
         snapshot=None,
         keep_free_bytes=256 * 2**20,
         log_file=None,  # in place all workers append to one train.log, which worker 0 tails
@@ -328,3 +329,21 @@ def test_render_names_what_is_chosen_at_the_start() -> None:
     worker = shown(attempt(instance_type="a100.2gpu"), GPUS).objects[0]
     assert worker["gpus"] == "2 of GPU 0, 1, 2, 3, chosen at the start"
     assert worker["master_port"] == "a free one, chosen at the start"
+
+
+@pytest.mark.parametrize(
+    ("fields", "moves"),
+    [
+        ({}, True),
+        ({"checkpoint_dir": "ckpt"}, False),
+        ({"checkpoint_dir": "ckpt", "checkpoint_params": {"damaged": "aside"}}, True),
+        ({"checkpoint_params": {"damaged": "leave"}}, False),
+        ({"checkpoint_params": {"keep": 3}}, True),
+    ],
+)
+def test_a_damaged_checkpoint_is_moved_in_the_folder_of_the_job(
+    fields: dict[str, Any], moves: bool
+) -> None:
+    plan = first(attempt(**fields))
+    assert plan.moves_damaged is moves
+    assert plan.keep_checkpoints == fields.get("checkpoint_params", {}).get("keep")

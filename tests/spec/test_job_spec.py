@@ -113,6 +113,9 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"script": "'a"}, "No closing quotation"),
         ({"base_image": "train.py"}, "script='train.py'"),
         ({"health_params": {"log_period": 20}}, "needs action"),
+        ({"checkpoint_params": {"keep": 0}}, "greater than or equal to 1"),
+        ({"checkpoint_params": {"damaged": "remove"}}, "'aside' or 'leave'"),
+        ({"checkpoint_params": {"kep": 3}}, "kep"),
         ({"grace_s": -1}, "greater than or equal to 0"),
         (
             {"max_retry": 1, "retry_on": ["NodeLst"]},

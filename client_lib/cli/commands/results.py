@@ -1,10 +1,11 @@
-"""`client-lib metrics`, `best`, `compare`, `diff`, `code` and `download`: what
+"""`client-lib metrics`, `checkpoints`, `best`, `compare`, `diff`, `code` and `download`: what
 jobs measured, wrote and ran.
 """
 
 import csv
 import sys
 import time
+from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from client_lib.cli.parameters import (
     JobName,
     JobOrNewest,
     TableJsonOrCsv,
+    TableOrJson,
     TextOrJson,
     WholeNames,
 )
@@ -103,6 +105,37 @@ def metrics(
             if sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[J")  # clears the screen
             _print(found)
+
+
+@app.command(
+    examples="""
+  client-lib checkpoints train-x7k2m
+  client-lib checkpoints train -o json | jq -r '.[-1].path'     the newest step
+"""
+)
+def checkpoints(
+    connection: Connection, name: JobOrNewest = None, output: TableOrJson = "table"
+) -> None:
+    """List the checkpoints of a job: step, format, size, and whether each is complete.
+
+    They are recognised by their format, below the job's directory for checkpoints and its working
+    directory: files of PyTorch and safetensors, folders of torch.distributed, Hugging Face and
+    DeepSpeed. Sizes, headers and file names are read; nothing is unpickled.
+    """
+    from client_lib.reports import checkpoints as report
+
+    job = connection.job(name)
+    found = connection.api.job_checkpoints(job["name"])
+    if output == "json":
+        printer.data_json([each.model_dump(mode="json") for each in found])
+        return
+    if not found:
+        printer.hint(report.NONE)
+        return
+    now = datetime.now(timezone.utc)
+    printer.table([column.upper() for column in report.COLUMNS], report.rows(found, now))
+    for problem in report.problems(found):
+        printer.hint(problem)
 
 
 @app.command(

@@ -15,6 +15,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths, wire
+from client_lib.spec.checkpoints import JobCheckpoints
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
 from client_lib.spec.request import SHA256, GroupRequest, SessionRequest, SubmitRequest
@@ -349,6 +350,14 @@ async def get_job_goodput(request: Request, parts: Parts, job: OfPath) -> JobGoo
     for its owner and admins.
     """
     return await while_connected(request, parts.service.metrics.goodput(*job))
+
+
+@router.get(f"{JOB}/checkpoints")
+async def get_job_checkpoints(request: Request, parts: Parts, job: OfPath) -> JobCheckpoints:
+    """The checkpoints that the job has, with step, size and whether they are complete; for its
+    owner and admins.
+    """
+    return await while_connected(request, parts.service.metrics.checkpoints(*job))
 
 
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)

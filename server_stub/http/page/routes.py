@@ -179,9 +179,9 @@ class Pages:
         service = self._parts.service
         info = await self._info(of)
         events = EventList.model_validate_json(await service.lookup.events(*of)).events
-        shown = views.job(info, events, datetime.now(timezone.utc)) | dict(
-            await service.outputs(*of)
-        )
+        now = datetime.now(timezone.utc)
+        checkpoints = views.checkpoints(await service.metrics.seen_checkpoints(of.user, info), now)
+        shown = views.job(info, events, now) | checkpoints | dict(await service.outputs(*of))
         types = [
             each.name
             for each in (await server.get_instance_types(self._parts, of.user)).instance_types

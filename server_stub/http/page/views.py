@@ -18,7 +18,8 @@ from jinja2.filters import do_mark_safe
 
 from client_lib import visible_text
 from client_lib.errors import InvalidRequest
-from client_lib.reports import explanation, table
+from client_lib.reports import checkpoints as checkpoint_table, explanation, table
+from client_lib.spec.checkpoints import JobCheckpoint
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.secrets import MASK
 from client_lib.spec.states import State
@@ -117,6 +118,15 @@ def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]
         "variables": variables(info.spec.env_variables),
         "events": events,
         "bars": bars(events, info.finished_at or now),
+    }
+
+
+def checkpoints(found: Sequence[JobCheckpoint], now: datetime) -> dict[str, Any]:
+    """The table of a job's checkpoints, and a sentence for each that is not complete."""
+    return {
+        "checkpoints": checkpoint_table.rows(found, now),
+        "checkpoint_columns": checkpoint_table.COLUMNS,
+        "checkpoint_problems": checkpoint_table.problems(found),
     }
 
 

@@ -1,0 +1,161 @@
+"""Looks for the checkpoints of a job while its ranks run, and tells the server which there are: in
+lines of `launcher_protocol.checkpoint_lines`. Removes early ones, if the job keeps only some.
+"""
+
+import os
+import time
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Set
+
+from client_lib.checkpoints import Checkpoint, search, surplus
+from client_lib.launcher_protocol.checkpoint_lines import (
+    COMPLETE,
+    DAMAGED,
+    POINTERS_MAX,
+    WRITING,
+    SeenCheckpoint,
+    begin_line,
+    line_of,
+    removed_line,
+)
+from client_lib.worker.checkpoint_removal import remove
+from client_lib.worker.loop import Loop
+
+_LOOK_S = 2.0
+"""Least seconds between two searches."""
+_SLICE_S = 0.02
+"""Seconds for which a search keeps the launcher from its other work."""
+_SHARE = 0.02
+"""Longest share of the time that searches take."""
+_LAST_LOOK_S = 2.0
+"""Longest time of the search after the end of the ranks."""
+_SETTLED_S = 30.0
+"""A checkpoint that lacks something is damaged if it has not changed for so long. Ranks that write
+one together may wait long for the last of them."""
+_MOST = 1000
+"""Largest number of checkpoints that are told, the newest first."""
+
+
+class _Root(NamedTuple):
+    """A folder that is searched."""
+
+    folder: str
+    since: float
+    """Only what was changed since then counts, in seconds since 1970."""
+
+
+class CheckpointWatch:
+    """The checkpoints in the folders of one job. Worker 0 has a watch."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        checkpoint_dir: str,
+        started_at: float,
+        keep: Optional[int],
+        sink: Callable[[bytes], None],
+    ) -> None:
+        """`started_at`: the start of the ranks, in seconds since 1970. `keep`: the number of steps
+        whose checkpoints stay in `checkpoint_dir`; None: all stay."""
+        self._loop = loop
+        self._roots = [_Root(checkpoint_dir, 0.0)]
+        self._started_at = started_at
+        self._keep = keep
+        self._sink = sink
+        self._removed: Set[str] = set()
+        self._known: List[Dict[str, Checkpoint]] = []
+        self._told: Optional[Dict[str, SeenCheckpoint]] = None
+        self._found: List[Dict[str, Checkpoint]] = []
+        self._searching = self._search()
+        self._is_finished = False
+
+    def start(self, working_dir: str) -> None:
+        """Begin to search, also for what the ranks write to their working directory."""
+        if working_dir != self._roots[0].folder:
+            self._roots.append(_Root(working_dir, self._started_at))
+        self._go_on()
+
+    def finish(self) -> None:
+        """The ranks have ended: what lacks something now is damaged."""
+        self._is_finished = True
+        self._searching = self._search()
+        until = time.monotonic() + _LAST_LOOK_S
+        for _ in self._searching:
+            if time.monotonic() > until:
+                return
+        self._tell()
+
+    def _search(self) -> "Iterator[None]":
+        """Search all places, and remove what is not kept, in small pieces of work."""
+        self._found = []
+        self._removed = set()
+        for number, root in enumerate(self._roots):
+            known = self._known[number] if self._known else {}
+            found: Dict[str, Checkpoint] = {}
+            self._found.append(found)
+            for checkpoint in search(root.folder, root.since, known):
+                if checkpoint is not None:
+                    found[checkpoint.path] = checkpoint
+                yield
+        if self._keep is not None:
+            for checkpoint in surplus(self._found[0].values(), self._keep):
+                path = os.path.join(self._roots[0].folder, checkpoint.path)
+                yield from remove(path)
+                self._removed.add(_text(path))
+
+    def _go_on(self) -> None:
+        """Search for one slice of time."""
+        if self._is_finished:
+            return
+        until = time.monotonic() + _SLICE_S
+        for _ in self._searching:
+            if time.monotonic() > until:
+                self._loop.call_later(_SLICE_S / _SHARE, self._go_on)
+                return
+        self._known = self._found
+        self._tell()
+        self._searching = self._search()
+        self._loop.call_later(_LOOK_S, self._go_on)
+
+    def _tell(self) -> None:
+        """Tell what is new since the last time."""
+        seen = self._newest()
+        lines = []
+        if self._told is None:
+            self._told = {}
+            lines.append(begin_line())
+        lines += [line_of(each) for path, each in seen.items() if self._told.get(path) != each]
+        lines += [removed_line(path) for path in self._told if path not in seen]
+        self._told = seen
+        if lines:
+            self._sink(b"".join(lines))
+
+    def _newest(self) -> Dict[str, SeenCheckpoint]:
+        now = time.time()
+        every = {
+            _text(os.path.join(root.folder, path)): checkpoint
+            for root, found in zip(self._roots, self._found)
+            for path, checkpoint in found.items()
+        }
+        there = [item for item in every.items() if item[0] not in self._removed]
+        newest = sorted(there, key=lambda item: item[1].modified)[-_MOST:]
+        return {path: self._seen(path, checkpoint, now) for path, checkpoint in newest}
+
+    def _seen(self, path: str, checkpoint: Checkpoint, now: float) -> SeenCheckpoint:
+        is_at_rest = self._is_finished or now - checkpoint.modified > _SETTLED_S
+        state = COMPLETE if not checkpoint.missing else DAMAGED if is_at_rest else WRITING
+        return SeenCheckpoint(
+            path,
+            checkpoint.format,
+            checkpoint.step,
+            checkpoint.size,
+            round(checkpoint.modified, 3),
+            checkpoint.missing,
+            state,
+            checkpoint.modified >= self._started_at,
+            [_text(name) for name in checkpoint.pointers[:POINTERS_MAX]],
+        )
+
+
+def _text(path: str) -> str:
+    """The path as a text that every answer can hold."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,148 @@
+"""Moves a damaged newest checkpoint aside before the ranks start, so that the script resumes from
+the checkpoint before it. Nothing is removed.
+
+A killed rank leaves a file that it has written in part, and each new attempt would fail to load it.
+Only what its format proves to be damaged is moved: the launcher looks twice, and no process may
+have a file of the folder open. What a pointer such as `latest` names stays, because the pointer
+would name nothing then.
+"""
+
+import os
+import shlex
+import time
+from typing import Callable, List, Optional
+
+from client_lib.checkpoints import Checkpoint, search
+from client_lib.launcher_protocol.processes import open_files, pids
+from client_lib.worker.loop import Loop
+
+ASIDE = ".damaged"
+"""Name of the folder, in the folder of the checkpoint, that gets a damaged one."""
+_SETTLED_S = 3.0
+"""Least seconds since the last change of what is moved, and between two looks."""
+_SLICE_S = 0.02
+_LONGEST_S = 10.0
+"""Longest time of one search; a folder that takes longer is left as it is."""
+_MOST = 10
+"""Largest number of checkpoints that are moved before one attempt."""
+
+
+class DamagedCheckpoints:
+    """The search of one worker before its ranks start."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        folder: str,
+        moves: bool,
+        note: Callable[[str], None],
+        on_done: Callable[[], None],
+    ) -> None:
+        """`moves`: False only tells of the damage, in a folder that the user named. `note` gets a
+        sentence for the job's events. `on_done` is called at the end."""
+        self._loop = loop
+        self._folder = folder
+        self._moves = moves
+        self._note = note
+        self._on_done = on_done
+        self._first: Optional[Checkpoint] = None
+        self._moved = 0
+
+    def start(self) -> None:
+        until = time.monotonic() + _LONGEST_S
+        found: List[Checkpoint] = []
+        searching = search(self._folder)
+
+        def go_on() -> None:
+            pause = time.monotonic() + _SLICE_S
+            for checkpoint in searching:
+                if checkpoint is not None:
+                    found.append(checkpoint)
+                now = time.monotonic()
+                if now > until:
+                    self._on_done()
+                    return
+                if now > pause:
+                    self._loop.call_later(0.0, go_on)
+                    return
+            self._look(found)
+
+        go_on()
+
+    def _look(self, found: List[Checkpoint]) -> None:
+        damaged = newest_damaged(found)
+        if damaged is None or self._moved == _MOST:
+            self._on_done()
+        elif damaged != self._first:
+            self._first = damaged
+            age_s = max(0.0, time.time() - damaged.modified)
+            self._loop.call_later(max(1.0, _SETTLED_S - age_s), self.start)
+        else:
+            self._act(damaged, found)
+
+    def _act(self, damaged: Checkpoint, found: List[Checkpoint]) -> None:
+        path = os.path.join(self._folder, damaged.path)
+        what = "the newest checkpoint %s is damaged: %s" % (path, damaged.missing)
+        target = _free_name(path)
+        move = "mv %s %s" % (shlex.quote(path), shlex.quote(target))
+        if damaged.pointers:
+            why = "%s names it, so that it was left there" % ", ".join(damaged.pointers)
+        elif not self._moves:
+            why = "checkpoint_dir was named in the job, so that it was left there; %s" % move
+        elif _is_open(self._folder):
+            why = "a process has a file of the folder open, so that it was left there"
+        else:
+            self._move(what, path, target, goes_on_from(damaged, found))
+            return
+        self._note("%s; %s" % (what, why))
+        self._on_done()
+
+    def _move(self, what: str, path: str, target: str, then: str) -> None:
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(path, target)
+        except OSError as error:
+            self._note("%s; it can't be moved aside: %s" % (what, error.strerror))
+            self._on_done()
+            return
+        undo = "mv %s %s" % (shlex.quote(target), shlex.quote(path))
+        self._note("%s; it was moved aside, and %s; `%s` undoes the move" % (what, then, undo))
+        self._moved += 1
+        self.start()
+
+
+def newest_damaged(found: List[Checkpoint]) -> Optional[Checkpoint]:
+    """The checkpoint that a script would probably load, by its step or by its time, if its format
+    proves that it can't be loaded."""
+    if not found:
+        return None
+    latest = max(found, key=lambda each: each.modified)
+    farthest = max(found, key=lambda each: (-1 if each.step is None else each.step, each.modified))
+    return next((each for each in (latest, farthest) if each.missing and each.is_proof), None)
+
+
+def goes_on_from(damaged: Checkpoint, found: List[Checkpoint]) -> str:
+    """Tell what a script finds without the damaged checkpoint, as a clause."""
+    complete = [each for each in found if not each.missing and each.path != damaged.path]
+    if not complete:
+        return "there is no complete one before it"
+    newest = max(complete, key=lambda each: (-1 if each.step is None else each.step, each.modified))
+    step = "" if newest.step is None else " of step %d" % newest.step
+    return "the one before it is %s%s" % (newest.path, step)
+
+
+def _is_open(folder: str) -> bool:
+    """True if a process of this machine, or of this pod, has a file below the folder open."""
+    below = os.path.realpath(folder) + os.sep
+    return any(path.startswith(below) for pid in pids() for path in open_files(pid))
+
+
+def _free_name(path: str) -> str:
+    """A path for the checkpoint in the folder for damaged ones."""
+    folder, name = os.path.split(path)
+    target = os.path.join(folder, ASIDE, name)
+    number = 1
+    while os.path.lexists(target):
+        number += 1
+        target = os.path.join(folder, ASIDE, "%s.%d" % (name, number))
+    return target
