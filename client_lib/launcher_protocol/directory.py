@@ -95,6 +95,13 @@ def is_removed(path: str) -> bool:
     return False
 
 
+def has_content(folder: str) -> bool:
+    """True if a file or folder is in the folder; False: it is empty, or can't be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return next(entries, None) is not None
+    return False
+
+
 def renew(directory: Directory) -> None:
     """Prepare the directory of a dead launcher, none of whose processes is alive, for another one.
     The log continues, and the unpacked code stays as the ranks left it."""

@@ -23,6 +23,7 @@ from client_lib.launcher_protocol.directory import (
     Taken,
     acquire,
     give_up_reserve,
+    has_content,
     is_removed,
     take_reserve,
 )
@@ -162,7 +163,7 @@ class Launcher:
             if script:
                 folders.append(os.path.dirname(script))
             self._log.tail(plan.log_file, folders)
-        if plan.worker == 0 and _has_content(plan.checkpoint_dir):
+        if plan.worker == 0 and has_content(plan.checkpoint_dir):
             from client_lib.worker.damaged_checkpoints import (
                 DamagedCheckpoints,
             )  # resumed jobs alone
@@ -495,12 +496,6 @@ class Launcher:
         return rank_end.ended(
             exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner
         )
-
-
-def _has_content(folder: str) -> bool:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return next(entries, None) is not None
-    return False
 
 
 def run_worker(

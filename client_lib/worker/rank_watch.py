@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Callable, Optional
 
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.control import ControlServer
-from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.directory import Directory, has_content
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.rank_processes import Process, of_no_rank
 from client_lib.launcher_protocol.record import METRICS
-from client_lib.worker.checkpoint_watch import CheckpointWatch
 from client_lib.worker.hardware import describe
 from client_lib.worker.lone_groups import LoneGroups
 from client_lib.worker.loop import Loop
@@ -30,6 +29,7 @@ from client_lib.worker.usage import UsageSampler
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
+    from client_lib.worker.checkpoint_watch import CheckpointWatch
     from client_lib.worker.stacks import StackTaker
 
 _WATCH_S = 2.0
@@ -69,7 +69,7 @@ class RankWatch:
     def start(self, process: Process, warm: bool) -> None:
         """The ranks run; `process`: one of them."""
         self._loop.call_later(0.0, lambda: self._describe_machine(process, warm))
-        self._checkpoints = self._checkpoint_watch()
+        self._loop.call_later(_WATCH_S, self._watch_checkpoints)
         if self._plan.observe:
             begun = time.monotonic()
             self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
@@ -85,6 +85,8 @@ class RankWatch:
             self._metric_files.finish()
         if self._usage:
             self._usage.finish()
+        if self._checkpoints is None and has_content(self._plan.checkpoint_dir):
+            self._checkpoints = self._checkpoint_watch()
         if self._checkpoints:
             self._checkpoints.finish()
 
@@ -127,19 +129,25 @@ class RankWatch:
             started = start_apart(argv, of_no_rank(shown), process.working_dir, self._system)
             self._log.listen(started.stdout, METRICS)
 
-    def _checkpoint_watch(self) -> Optional[CheckpointWatch]:
+    def _watch_checkpoints(self) -> None:
+        if self._checkpoints is None:
+            self._checkpoints = self._checkpoint_watch()
+            if self._checkpoints:
+                self._checkpoints.start(self._plan.working_dir_in(self._directory))
+
+    def _checkpoint_watch(self) -> "Optional[CheckpointWatch]":
         """The watch of worker 0; it tells nothing of a job that is not observed."""
         plan = self._plan
         if plan.worker != 0 or not (plan.observe or plan.keep_checkpoints):
             return None
+        # here: the formats are loaded beside the ranks, and not before they start
+        from client_lib.worker.checkpoint_watch import CheckpointWatch
+
         started_at = self._ranks.started_at or time.time()
         tell = self._log.add_metrics if plan.observe else (lambda _: None)
-        watch = CheckpointWatch(
+        return CheckpointWatch(
             self._loop, plan.checkpoint_dir, started_at, plan.keep_checkpoints, tell
         )
-        working_dir = plan.working_dir_in(self._directory)
-        self._loop.call_later(_WATCH_S, lambda: watch.start(working_dir))
-        return watch
 
     def _watch(self, begun: float) -> None:
         loop = self._loop

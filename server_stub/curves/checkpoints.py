@@ -9,6 +9,9 @@ from typing import NamedTuple
 from client_lib.launcher_protocol.checkpoint_lines import DAMAGED, WRITING, SeenCheckpoint
 from client_lib.spec.checkpoints import JobCheckpoint
 
+_SLACK_S = 0.1
+"""Longest time from the print of a line until the launcher reads it, and gives it its time."""
+
 
 class Told(NamedTuple):
     """The facts that the log of one attempt tells."""
@@ -65,7 +68,7 @@ def _checkpoint(
 
 def _step_at(time: float, printed: Sequence[tuple[float, float]]) -> int | None:
     """The last step that was printed before this time."""
-    count = bisect_right([at for at, _ in printed], time)
+    count = bisect_right([at for at, _ in printed], time + _SLACK_S)
     return int(printed[count - 1][1]) if count else None
 
 

@@ -90,6 +90,8 @@ def test_the_step_that_was_printed_before_stands_for_one_without_a_name() -> Non
     printed = [(100.0, 10.0), (200.0, 20.0), (300.0, 30.0)]
     (found,) = listed([told(LAST, printed=printed)])
     assert found.step == 20
+    (at_once,) = listed([told(LAST._replace(modified=299.95), printed=printed)])
+    assert at_once.step == 30
 
 
 def test_of_an_ended_attempt_nothing_is_being_written() -> None:
