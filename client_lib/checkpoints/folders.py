@@ -26,6 +26,11 @@ def _never(_: Folder) -> bool:
     return False
 
 
+def _is_of_lightning(folder: Folder) -> bool:
+    """Say whether Lightning has written it by DeepSpeed, whose tag is `checkpoint` then."""
+    return folder.name.endswith(".ckpt") and "checkpoint" in folder.folders
+
+
 _RULES: Sequence[_Rule] = (
     _Rule("distributed", distributed.fits, distributed.judge, _always),
     _Rule("DeepSpeed", deepspeed.fits, deepspeed.judge, _always),
@@ -38,7 +43,7 @@ _RULES: Sequence[_Rule] = (
     _Rule("Accelerate", hugging_face.is_of_accelerate, hugging_face.judge_accelerate, _always),
     _Rule("Hugging Face", hugging_face.is_model, hugging_face.judge_model, _never),
     _Rule("sharded", sharded.fits, sharded.judge, _never),
-    _Rule("Lightning", lambda folder: folder.name.endswith(".ckpt"), sharded.judge, _always),
+    _Rule("Lightning", _is_of_lightning, sharded.judge, _always),
 )
 
 
