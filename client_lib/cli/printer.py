@@ -98,6 +98,13 @@ def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = Fa
     report([*failure_report(info, printed=printed), *advice(info, SHELL)], file, before)
 
 
+def end(text: str, file: TextIO, *, deserves_attention: bool) -> None:
+    """Print the last line about a job that was followed or waited for."""
+    from client_lib.reports.explanation import Part
+
+    report([Part("warning" if deserves_attention else "line", text)], file)
+
+
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set, or
     TERM=dumb), and advice is wrapped between words. `before`: text in front of the first line."""

@@ -139,6 +139,7 @@ class CellOutput:
         self._shown["took"] = (
             display.ran_for(info, info.finished_at or info.created_at) if info.state.final else ""
         )
+        self._shown["attention"] = tuple(each.sentence for each in info.attention)
         self.state(info.model_dump(include=_STATE))
 
     def close(self) -> None:

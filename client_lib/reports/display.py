@@ -32,6 +32,10 @@ _SGR_STYLES = {"1": "font-weight:bold"} | {
     )
 }
 
+_GOOD = (State.RUNNING, State.SUCCEEDED)
+"""States whose colour says that all is well."""
+_AMBER = _COLOURS[State.PENDING]
+"""The colour of what deserves attention."""
 Bundle = dict[str, str]  # MIME type -> what is shown
 MAX_BARS = 16
 # reasons that say no more than the state
@@ -67,7 +71,9 @@ def as_html(
     job = info.model_dump(mode="json")
     at = now or datetime.now(timezone.utc)
     span = ran_for(info, at) + (f", attempt {info.attempt}" if info.attempt > 1 else "")
-    head = f"{_pill(info.state)} <b>{html.escape(info.name)}</b> {_faint(f'{span} {note}'.strip())}"
+    colour = _colour(info.state, deserves_attention=bool(info.attention))
+    name = f"<b>{html.escape(info.name)}</b>"
+    head = f"{_pill(info.state, colour)} {name} {_faint(f'{span} {note}'.strip())}"
     states = Counter(worker.state for worker in info.workers)
     workers = f"{info.spec.n_workers} of {info.spec.instance_type or 'this machine'}"
     workers += (": " if states else "") + ", ".join(
@@ -85,7 +91,7 @@ def as_html(
     below = [bar, html.escape(table.why(job)), f"<b>hint:</b> {html.escape(hint)}" if hint else ""]
     below += [_faint(notice) for notice in info.notices]
     below += [_PRE.format(coloured("\n".join(lines)))] if lines else []
-    return _card(info.state, head, what, *below)
+    return _card(colour, head, what, *below)
 
 
 def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
@@ -96,19 +102,22 @@ def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
     for kind, same in groupby(parts, key=lambda part: part[0]):
         text = coloured("\n".join(text for _, text in same))
         shown.append(_PARTS.get(kind, "<b>{}</b>").format(text))
-    return _card(state, *shown)
+    return _card(_colour(state), *shown)
 
 
-def _card(state: str, *parts: str) -> str:
-    """A frame with an edge in the colour of the state; the notebook's theme, light or dark, gives
-    the other colours.
+def _colour(state: str, *, deserves_attention: bool = False) -> str:
+    return _AMBER if deserves_attention and state in _GOOD else _COLOURS.get(state, "#888")
+
+
+def _card(colour: str, *parts: str) -> str:
+    """A frame with a coloured edge; the notebook's theme, light or dark, gives the other
+    colours.
     """
     inner = "".join(f"<div style='margin:3px 0'>{part}</div>" for part in parts if part)
-    return _CARD.format(colour=_COLOURS.get(state, "#888"), inner=inner)
+    return _CARD.format(colour=colour, inner=inner)
 
 
-def _pill(state: str) -> str:
-    colour = _COLOURS.get(state, "#888")
+def _pill(state: str, colour: str) -> str:
     return f"<b style='background:{colour};{_PILL}'>{html.escape(state)}</b>"
 
 
@@ -154,10 +163,11 @@ def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
         f"<th style='{_CELL};opacity:.7;font-weight:normal'>{name}</th>" for name in table.USUAL
     )
     body = ""
-    for row in _rows(infos, limit, now):
+    for info, row in zip(infos, _rows(infos, limit, now), strict=False):
+        colour = _colour(info.state, deserves_attention=bool(info.attention))
         cells = ""
         for text in map(html.escape, row):
-            inner = f"<b style='color:{_COLOURS[text]}'>{text}</b>" if text in _COLOURS else text
+            inner = f"<b style='color:{colour}'>{text}</b>" if text == info.state else text
             cells += f"<td style='{_CELL};{_CUT}' title='{text}'>{inner}</td>"
         body += f"<tr>{cells}</tr>"
     return f"<table style='{_FONT};color:inherit'><tr>{head}</tr>{body}</table>" + (
@@ -182,16 +192,19 @@ def live_bundle(
     took: str = "",
     bars: Sequence[str] = (),
     said: Sequence[str] = (),
+    attention: Sequence[str] = (),
 ) -> Bundle:
     """The text above the lines. `took`: the running time, if it is over. `said`:
-    sentences that aren't the job's.
+    sentences that aren't the job's. `attention`: sentences about what deserves attention.
     """
+    message = "; ".join([*([message] if message else []), *attention])
     more = f", attempt {attempt}" if attempt > 1 else ""
     more += f" ({reason})" if reason and reason not in _PLAIN else ""
     more += (f" in {took}" if took else "") + (f": {message}" if message else "")
     left_out = [f"and {len(bars) - MAX_BARS} more"] if len(bars) > MAX_BARS else []
     below = "\n".join([*bars[:MAX_BARS], *left_out, *said])
-    shown = f"<div style='{_FONT}'>{_pill(state)} {html.escape(name + more)}</div>"
+    colour = _colour(state, deserves_attention=bool(attention) or reason == Reason.HUNG)
+    shown = f"<div style='{_FONT}'>{_pill(state, colour)} {html.escape(name + more)}</div>"
     return {
         "text/plain": "\n".join(filter(None, [f"{state} {name}{more}", below])),
         "text/html": shown + (_PRE.format(coloured(below)) if below else ""),

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
-from client_lib.reports.table import stamp
+from client_lib.reports.table import hints, stamp
 from client_lib.spec.request import Dependency
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
@@ -165,7 +165,7 @@ def explain(
     parts = (
         failure_report(info)
         if info.state is State.FAILED
-        else [Part("line", _summary(info, events, now))]
+        else [Part("warning" if info.attention else "line", _summary(info, events, now))]
     )
     if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
         parts += _stack_lines(info)
@@ -193,6 +193,7 @@ def explained(
         reason=info.reason,
         summary=_summary(info, events, now),
         message=info.message,
+        attention=info.attention,
         since=_state_since(info, events),
         attempt=info.attempt,
         workers=_workers_with_message(info),
@@ -232,7 +233,8 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
         return [Part("next", "nothing to do: all workers are started again")]
     step = _next_step(info).format_map(spelling.of(info)._asdict())
     known = info.failure.hint if info.failure else None
-    seen = (info.progress.nan, info.progress.slow) if info.progress else ()
+    said = summary(info)
+    seen = [hint for hint in hints(info.model_dump(mode="json")) if hint not in said]
     return [*(Part("hint", hint) for hint in (known, *seen) if hint), Part("next", step)]
 
 

@@ -47,7 +47,7 @@ COLUMNS: dict[str, Column] = {
         lambda job, _: size(job), lambda job, _: workers_and_processes(job), heading="Workers"
     ),
     "SCRIPT": Column(lambda job, _: _short_script(job["spec"])),
-    "WHY": Column(lambda job, _: why(job) or progress(job), heading="Progress and reason"),
+    "WHY": Column(lambda job, _: why_and_progress(job), heading="Progress and reason"),
     "METRIC": Column(lambda job, _: first_metric(job), heading="Loss"),
     "INSTANCE": Column(lambda job, _: str(job["spec"].get("instance_type") or "")),
     "LABELS": Column(lambda job, _: labels(job["spec"])),
@@ -115,21 +115,43 @@ def one_line(text: str) -> str:
 
 def why(job: Json) -> str:
     """The reason why the job waits or did not succeed, with the failing rank and its
-    exception; "": all is well.
+    exception, or what of it deserves attention; "": all is well.
     """
     if "told" in job:  # a group
-        return str(job["told"])
+        return "; ".join([job["told"], *attention(job)])
     reason = job.get("reason", "")
     message = str(job.get("message", ""))
     failure = job.get("failure") or {}
     if job["state"] == "SUCCEEDED" or (job["state"], reason) == ("RUNNING", "Running"):
-        return ""
+        return "; ".join(attention(job))
     if failure.get("exception"):
         rank = failure.get("rank")
         return str(failure["exception"]) if rank is None else f"rank {rank}: {failure['exception']}"
     if reason.upper() in ("", job["state"]) or reason in message:
         return message
     return f"{reason}: {message}" if message else reason
+
+
+def why_and_progress(job: Json) -> str:
+    """The reason, else the progress; of a running job that does not hang both."""
+    reason = why(job)
+    if job.get("reason") == "Running":
+        return " · ".join(filter(None, (reason, progress(job))))
+    return reason or progress(job)
+
+
+def attention(job: Json) -> list[str]:
+    """The sentences about what deserves attention in a job or group; an older server sends none."""
+    return [str(each["sentence"]) for each in job.get("attention") or ()]
+
+
+def hints(job: Json) -> list[str]:
+    """The sentences of `attention`, and the slow rank of a job that has ended. An older server
+    sends both as parts of the progress.
+    """
+    found = job.get("progress") or {}
+    slow = found.get("slow") if job["state"] != "RUNNING" or not attention(job) else None
+    return list(dict.fromkeys(filter(None, (*attention(job), found.get("nan"), slow))))
 
 
 def progress(job: Json) -> str:
@@ -175,6 +197,13 @@ def _done(found: Json) -> list[str]:
 def number(value: float | str) -> str:
     """Four digits; NaN comes as text."""
     return f"{float(value):.4g}"
+
+
+def end(job: Json, state: str) -> str:
+    """The last line about a job that was followed: its name and state, and what deserves
+    attention.
+    """
+    return f"{job['name']} {'; '.join([state, *attention(job)])}"
 
 
 def state(job: Json, now: datetime) -> str:

@@ -84,11 +84,23 @@ class JobProgress(WithNan):
     metrics: dict[str, float] = {}
     """The newest value of each metric of rank 0, the loss first."""
     nan: str | None = None
-    """The first metric of rank 0 that was NaN, and its step; also of a job that has ended."""
+    """The sentence of the attention `loss`, for clients that do not know `attention`."""
     slow: str | None = None
     """The rank for which the others wait, and the part of the time that it costs;
     also of a job that has ended.
     """
+
+
+class Attention(Lenient):
+    """A fact that a person should know, although the state of the job or group is a good one: it is
+    still true, or has spoiled the result. Exit codes and states do not depend on it.
+    """
+
+    code: str
+    """`loss`: a loss is NaN or infinite. `hung`: the ranks hang. `slow`: a rank or worker holds up
+    the others. A newer server may send other codes."""
+    sentence: str
+    """One line for people."""
 
 
 class Membership(Lenient):
@@ -147,7 +159,9 @@ class JobInfo(Lenient):
     """None: the job was submitted alone."""
     dependencies: list[Dependency] = []
     """The jobs and groups of `spec.after`, in its order."""
-    # the last field: server_stub.service.job_json replaces the end of the JSON
+    # the last two fields: server_stub.service.job_json replaces the end of the JSON
+    attention: list[Attention] = []
+    """Empty: all is well, as far as the server knows. Of an ended job, what its end deserves."""
     progress: JobProgress | None = None
     """None: the job does not run, shows none, or belongs to another user."""
 
@@ -185,6 +199,8 @@ class GroupInfo(Seldom):
     """Number of members in each state."""
     earlier: str | None = None
     """Name of the group with the members that the last resubmit has replaced."""
+    attention: list[Attention] = []
+    """An entry for each code that its members have, which names one of them."""
 
 
 class WorkerMachine(Seldom):
@@ -400,6 +416,8 @@ class Explanation(Seldom):
     """One line for people: the first line of `explain`."""
     message: str
     """The runtime's sentence about the state, or nothing."""
+    attention: list[Attention] = []
+    """See `JobInfo`."""
     since: datetime
     """Time at which the job entered this state for this reason."""
     attempt: int

@@ -15,9 +15,15 @@ if TYPE_CHECKING:  # lists load no pydantic
 
 
 def summary(info: JobInfo, lasts_s: float | None = None) -> str:
-    """State, reason and message of a job. `lasts_s`: seconds since it entered
-    its state; None: not told.
+    """State, reason and message of a job, and what deserves attention beside the cause of a
+    failure. `lasts_s`: seconds since it entered its state; None: not told.
     """
+    said = _state(info, lasts_s)
+    sentences = [] if info.state is State.FAILED else [each.sentence for each in info.attention]
+    return "; ".join([said, *(each for each in sentences if each not in said)])
+
+
+def _state(info: JobInfo, lasts_s: float | None) -> str:
     because = f": {info.message}" if info.message else ""
     if info.state is State.FAILED:
         last = f" in attempt {info.attempt}" if info.attempt > 1 else ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import compress, count
-from math import isnan
+from itertools import compress, count, groupby
+from math import isfinite, isnan
 from operator import add
 from typing import Literal
 
 Axis = Literal["step", "epoch", "count"]
+_LONGER = 2
+"""A curve is lost when it is not finite for so many times as long as it ever was before."""
 
 
 @dataclass
@@ -31,7 +33,11 @@ class Points:
     thinned: bool = False
     """Some points were removed, as there were too many."""
     _looked_at: int = field(default=0, compare=False)
-    """Number of the first values that are no NaN, as far as `first_nan` has looked."""
+    """Number of values at which `lost_from` has looked."""
+    _lost_at: int | None = field(default=None, compare=False)
+    """The begin of a stretch of NaN and infinity that lasts until there."""
+    _longest: int = field(default=0, compare=False)
+    """The length of the longest such stretch before."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -44,14 +50,23 @@ class Points:
     def values(self) -> array[float]:
         return self.columns[2]
 
-    @property
-    def first_nan(self) -> float | None:
-        """The step of the first NaN; None: there is none. Looks at each value once,
-        as each page asks for it.
+    def lost_from(self) -> int | None:
+        """The index of the first value of the last stretch of NaN and infinity; None: the newest
+        value is finite, or the stretch is as short as others from which the curve came back, as
+        where a script prints NaN between two evaluations. Looks at each value once, as each page
+        asks for it.
         """
         new = self.values[self._looked_at :]
-        self._looked_at += next(compress(count(), map(isnan, new)), len(new))
-        return self.steps[self._looked_at] if self._looked_at < len(self) else None
+        for finite, run in groupby(map(isfinite, new)):
+            if finite and self._lost_at is not None:
+                self._longest = max(self._longest, self._looked_at - self._lost_at)
+                self._lost_at = None
+            elif not finite and self._lost_at is None:
+                self._lost_at = self._looked_at
+            self._looked_at += sum(1 for _ in run)
+        if self._lost_at is None or len(self) - self._lost_at <= _LONGER * self._longest:
+            return None
+        return self._lost_at
 
     def add(self, *point: float) -> None:
         """Add a step, its time and its value."""

@@ -35,6 +35,7 @@ from server_stub.curves.checkpoints import Told, listed
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps
+from server_stub.curves.losses import Loss
 from server_stub.curves.points import Points
 from server_stub.curves.tracker import PROGRESS_OF, Key, Tracker
 from server_stub.files.job_dirs import log_dir, worker_dir
@@ -179,6 +180,14 @@ class CurveReader:
         """
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
+
+    def losses(self, job: LoggedJob, until: float) -> list[Loss]:
+        """The losses of all ranks in the newest attempt, as far as the logs are read at `until`."""
+        found = []
+        for worker in range(job.n_workers):
+            with self._read(job, job.attempt, worker, until) as (tracker, _):
+                found += tracker.losses()
+        return found
 
     def slow(self, job: LoggedJob, until: float) -> tuple[list[str], Straggler | None]:
         """The sentences of the preflight of the newest attempt about slow workers, and its slow

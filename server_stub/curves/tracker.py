@@ -13,6 +13,7 @@ from client_lib.spec.wire import JobProgress
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import grammar, lag
 from server_stub.curves.bars import Bars
+from server_stub.curves.losses import Loss, losses
 from server_stub.curves.points import Axis, Points
 
 POINT_BYTES = 24  # of memory
@@ -93,19 +94,11 @@ class Tracker:
             name: points.values[-1] for (of, name), points in self.curves().items() if of == rank
         }
         metrics = {name: values[name] for name in grammar.by_weight(values)}
-        since = {
-            name: step
-            for name in metrics
-            if (step := self.points[rank, name].first_nan) is not None
-        }
-        said = None
-        if since:
-            name = min(since, key=lambda each: since[each])
-            said = (
-                f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} "
-                f"{since[name]:g}"
-            )
-        return replaced(self.bars[rank].progress(now), metrics=metrics, nan=said)
+        return replaced(self.bars[rank].progress(now), metrics=metrics)
+
+    def losses(self) -> list[Loss]:
+        """The losses that the ranks print, and which of them are lost."""
+        return losses(self.curves())
 
     def printed(self) -> list[tuple[float, float]]:
         """Times and steps of the curve of PROGRESS_OF with most points,

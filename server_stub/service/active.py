@@ -15,9 +15,10 @@ from client_lib.errors import ClientLibError
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import Event, JobInfo, StateChange
 from server_stub.runtimes.tasks import Timer
+from server_stub.service.attention import attention
 from server_stub.service.lifecycle import JobStatus
 from server_stub.service.webhook import message_of
-from server_stub.store.rows import JobRow
+from server_stub.store.rows import JobRow, attention_column
 
 _ANY = ""
 """Stands for all jobs among the waiting calls."""
@@ -86,7 +87,9 @@ class ActiveJob(StoredJob):
         if self.info.state.final:
             return
         self.events += transitions
-        self.status = status.shows(version=self.info.version + 1)
+        info = status.info
+        told = info.attention if info.state.final else attention(info)
+        self.status = status.shows(version=self.info.version + 1, attention=told)
 
     def next_row(self) -> JobRow:
         info = self.info
@@ -102,6 +105,7 @@ class ActiveJob(StoredJob):
             stop=json.dumps(asdict(self.status.stop)) if self.status.stop else None,
             remove_at_end=self.remove_at_end,
             unsent=json.dumps(message_of(info, "ended")) if tells_end else None,
+            attention=attention_column(info.attention),
         )
 
     def cancel_timer(self, name: str) -> None:

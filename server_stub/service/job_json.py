@@ -6,19 +6,36 @@ them are read and written in 11 ms, in which the server's one thread answers nob
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from client_lib.spec.wire import GroupInfo, JobProgress
+from pydantic import TypeAdapter
+
+from client_lib.spec.wire import Attention, GroupInfo, JobProgress
 
 _NO_PROGRESS = b'"progress":null}'
 """The end of a JobInfo in JSON: `progress` is its last field, and is never stored."""
+_attention = TypeAdapter(list[Attention])
 
 
-def with_progress(job: bytes, progress: JobProgress | None) -> bytes:
-    """A JobInfo with its progress."""
-    if progress is None or not job.endswith(_NO_PROGRESS):
+class Live(NamedTuple):
+    """The part of an answer that is not stored with the job."""
+
+    progress: JobProgress | None
+    attention: list[Attention]
+
+
+def with_live(job: bytes, stored: list[Attention], live: Live) -> bytes:
+    """A JobInfo with its progress and attention. `stored`: the attention that `job` has."""
+    if not job.endswith(_NO_PROGRESS):
         return job
-    fields_before = job.removesuffix(_NO_PROGRESS)
-    return fields_before + b'"progress":' + _json(progress) + b"}"
+    # a job that was stored by an older version has no such field
+    fields_before = job.removesuffix(_NO_PROGRESS).removesuffix(_field(stored))
+    progress = b"null" if live.progress is None else _json(live.progress)
+    return fields_before + _field(live.attention) + b'"progress":' + progress + b"}"
+
+
+def _field(attention: list[Attention]) -> bytes:
+    return b'"attention":' + _attention.dump_json(attention) + b","
 
 
 def page(jobs: Iterable[bytes], groups: Sequence[GroupInfo], next_cursor: int | None) -> bytes:

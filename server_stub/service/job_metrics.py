@@ -14,11 +14,14 @@ from client_lib.spec.checkpoints import JobCheckpoint, JobCheckpoints
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import JobInfo, JobProgress
+from client_lib.spec.wire import Attention, JobInfo, JobProgress
 from server_stub.curves import goodput
+from server_stub.curves.losses import sentence
 from server_stub.curves.reader import CurveReader, Whose
 from server_stub.logs.records import LoggedJob
 from server_stub.runtimes.tasks import Clock
+from server_stub.service.attention import NOTHING, Seen, attention
+from server_stub.service.job_json import Live
 from server_stub.service.lookup import JobLookup, check_observable
 from server_stub.store import Store, rows
 from server_stub.turns import Turns, finished
@@ -37,6 +40,12 @@ _SHARED_S = 5.0
 """Longest time for which an answer with metrics is kept for others that ask for the same."""
 _PATIENCE_S = 0.15
 """Longest delay of a list by logs that were not read yet; the next list reads on."""
+_END_S = 2.0
+"""Longest delay of the end of a job by its log."""
+_SEEN_S = 5.0
+"""Time for which lists use what the logs of all workers of a job have shown."""
+_FORGOTTEN_S = 60.0
+"""Time after which nothing of that is kept."""
 
 
 class _Asked(NamedTuple):
@@ -48,6 +57,14 @@ class _Asked(NamedTuple):
     rank: Whose
     points: int
     """Largest number of points of a curve."""
+
+
+class _Seen(NamedTuple):
+    """A look at the logs of a running job."""
+
+    at: float
+    """Monotonic time."""
+    seen: Seen
 
 
 @dataclass
@@ -93,6 +110,8 @@ class MetricsReader:
             "reads of metrics", at_once=_READERS, of_user=1, waiting_of_user=_WAITING
         )
         self._answers: dict[_Asked, _SharedAnswer] = {}
+        self._seen: dict[tuple[str, int], _Seen] = {}
+        """The newest look at each running job, by its id and attempt."""
 
     def close(self) -> None:
         """Read no more logs: each read that waits for a thread would delay the end
@@ -145,7 +164,10 @@ class MetricsReader:
             curves.append(
                 Curve(name=name, rank=of, steps=steps, times=times, values=values, **facts)
             )
-        progress = self._progress([job]).get(job.id) if job.state == State.RUNNING else None
+        until_progress = time.monotonic() + _PATIENCE_S
+        progress = None
+        if job.state == State.RUNNING:
+            progress = self._progress([job], until_progress).get(job.id)
         facts = {"attempt": job.attempt, "complete": found.complete, "dropped": found.dropped}
         return (
             JobMetrics(job=job.name, progress=progress, curves=curves, **facts)
@@ -191,43 +213,84 @@ class MetricsReader:
         logs = self._lookup.logs(job)
         return (await asyncio.to_thread(self._curves.checkpoints, logs, until))[0]
 
-    async def details(self, user: User, job: JobInfo) -> JobProgress | None:
-        """The progress of a running job, with its slow rank. For an ended job: only NaN values and
-        the slow rank.
+    async def details(self, user: User, job: JobInfo) -> Live | None:
+        """The progress and attention of a running job. Of an ended job also what was not stored
+        with its end, as its log was too long to be read then, and its slow rank. None: nothing
+        beyond what is stored, also where the user may not see what the job prints.
         """
         if not (_is_observable(user, job) and (job.state == State.RUNNING or job.state.final)):
             return None
-        found = (await asyncio.to_thread(self._progress, [job], True)).get(job.id)
-        if found and job.state.final:
-            return JobProgress(nan=found.nan, slow=found.slow) if found.nan or found.slow else None
+        return await asyncio.to_thread(self._details, job)
+
+    def _details(self, job: JobInfo) -> Live:
+        until = time.monotonic() + _PATIENCE_S
+        progress = None if job.state.final else self._progress([job], until).get(job.id)
+        seen = self._look(job, until)
+        if job.state.final and job.attention:
+            return _live(progress, job.attention, seen)
+        return _live(progress, attention(job, seen), seen)
+
+    async def live(
+        self, user: User, listed: Iterable[JobInfo], members: Iterable[JobInfo] = ()
+    ) -> dict[str, Live]:
+        """The progress and attention of the `listed` jobs that run, and that this user may observe,
+        by their ids; of `members` of groups the attention alone.
+        """
+        jobs = [job for job in listed if job.state == State.RUNNING and _is_observable(user, job)]
+        others = [
+            job for job in members if job.state == State.RUNNING and _is_observable(user, job)
+        ]
+        return await asyncio.to_thread(self._live, jobs, others) if jobs or others else {}
+
+    def _live(self, jobs: Sequence[JobInfo], others: Sequence[JobInfo]) -> dict[str, Live]:
+        until = time.monotonic() + _PATIENCE_S
+        progress = self._progress(jobs, until)
+        found = {}
+        for job in (*jobs, *others):
+            seen = self._lately_seen(job, until)
+            found[job.id] = _live(progress.get(job.id), attention(job, seen), seen)
         return found
 
-    async def progress(self, user: User, jobs: Iterable[JobInfo]) -> dict[str, JobProgress]:
-        """The progress of the jobs that run, and that this user may observe, by
-        their ids.
-        """
-        chosen = [job for job in jobs if job.state == State.RUNNING and _is_observable(user, job)]
-        return await asyncio.to_thread(self._progress, chosen) if chosen else {}
-
-    def _progress(self, jobs: Sequence[JobInfo], with_slow: bool = False) -> dict[str, JobProgress]:
-        until = time.monotonic() + _PATIENCE_S
+    def _progress(self, jobs: Sequence[JobInfo], until: float) -> dict[str, JobProgress]:
         now = self._clock.now().timestamp()
         found = {}
         for job in jobs:
-            logs = self._lookup.logs(job)
             try:
-                progress = self._curves.progress(logs, now, until)
-                if progress and job.reason == Reason.HUNG:
-                    progress = _without_estimate(progress)
-                if with_slow:
-                    warnings, straggler = self._curves.slow(logs, until)
-                    if slow := "; ".join([*warnings, *([str(straggler)] if straggler else [])]):
-                        progress = replaced(progress or JobProgress(), slow=slow)
-                if progress:
-                    found[job.id] = progress
+                progress = self._curves.progress(self._lookup.logs(job), now, until)
             except Exception:  # a job may write anything to its log; others must be listed
                 log.exception("the progress of job %s can't be read", job.id)
+                continue
+            if progress and job.reason == Reason.HUNG:
+                progress = _without_estimate(progress)
+            if progress:
+                found[job.id] = progress
         return found
+
+    def _lately_seen(self, job: JobInfo, until: float) -> Seen:
+        """The result of a look that is at most `_SEEN_S` old, or older if the time is over: the
+        next list looks at the others.
+        """
+        now = time.monotonic()
+        known = self._seen.get((job.id, job.attempt))
+        if known and (now > until or now - known.at < _SEEN_S):
+            return known.seen
+        return self._look(job, until) if now <= until else NOTHING
+
+    def _look(self, job: JobInfo, until: float) -> Seen:
+        """Read the logs of all workers, until then."""
+        logs = self._lookup.logs(job)
+        try:
+            loss = sentence(self._curves.losses(logs, until))
+            warnings, straggler = self._curves.slow(logs, until)
+        except Exception:  # a job may write anything to its log; others must be listed
+            log.exception("the log of job %s can't be read", job.id)
+            return NOTHING
+        seen = Seen(loss, [*warnings, *([str(straggler)] if straggler else [])])
+        now = time.monotonic()
+        if not job.state.final:
+            newer = {key: each for key, each in self._seen.items() if now - each.at < _FORGOTTEN_S}
+            self._seen = {**newer, (job.id, job.attempt): _Seen(now, seen)}
+        return seen
 
     # --- for the server
 
@@ -236,6 +299,20 @@ class MetricsReader:
         not yet, or is not observed.
         """
         return await self._read_log(self._curves.first_steps, job) if job.spec.observe else ""
+
+    async def at_end(self, job: JobInfo) -> Seen:
+        """Look at the logs of an attempt that has ended, for at most `_END_S`: the end of the job
+        waits for it.
+        """
+        if not job.spec.observe:
+            return NOTHING
+        until = time.monotonic() + _END_S
+        reading = asyncio.wrap_future(self._threads.submit(self._look, job, until))
+        done, _ = await asyncio.wait({reading}, timeout=_END_S)
+        if done:
+            return reading.result()
+        reading.cancel()  # one that waits for its disk ends later, and nobody needs its result
+        return NOTHING
 
     async def step(self, job: JobInfo) -> float | None:
         """The step that an attempt reached which has ended; None: its log shows none, or can't be
@@ -262,6 +339,15 @@ class MetricsReader:
 def _is_observable(user: User, job: JobInfo) -> bool:
     """True if this user may see what the job prints."""
     return job.spec.observe and (user.admin or job.owner == user.name)
+
+
+def _live(progress: JobProgress | None, told: list[Attention], seen: Seen) -> Live:
+    """The attention, with its sentences where clients of an older version look for them."""
+    loss = next((each.sentence for each in told if each.code == "loss"), None)
+    slow = "; ".join(seen.slow) or None
+    if loss or slow:
+        progress = replaced(progress or JobProgress(), nan=loss, slow=slow)
+    return Live(progress, told)
 
 
 def _without_estimate(progress: JobProgress) -> JobProgress:

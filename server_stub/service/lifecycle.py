@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import Dependency
 from client_lib.spec.states import FAILURES, Reason, State, as_sent
-from client_lib.spec.wire import Event, Failure, JobInfo, WorkerInfo
+from client_lib.spec.wire import Attention, Event, Failure, JobInfo, WorkerInfo
 from server_stub.runtimes import Observation
 
 
@@ -73,6 +73,7 @@ class Shown(TypedDict, total=False):
     furthest_step: float
     dependencies: list[Dependency]
     notices: list[str]
+    attention: list[Attention]
 
 
 class JobStatus(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
-from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges
+from client_lib.spec.wire import EventList, GroupInfo, JobInfo, StateChanges
 from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs.records import LoggedJob
@@ -16,7 +16,7 @@ from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.job_files import JobFiles
-from server_stub.service.job_json import with_progress
+from server_stub.service.job_json import Live, with_live
 from server_stub.service.near_names import near_names
 from server_stub.service.stored import found
 from server_stub.store import Store, group_rows, rows
@@ -214,14 +214,14 @@ class JobLookup:
         # thousands of jobs: on the event loop they would keep other requests waiting
         return count, await asyncio.to_thread(_newest, page, active)
 
-    def newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> bytes:
+    def newest_text(self, stored: JobRow, live: Live | None = None) -> bytes:
         """The newest JobInfo as JSON: messages and workers of an active job
         may be newer than `stored`.
         """
         active = self._jobs.by_id.get(stored.id)
         if active is None:
             return found(stored).text
-        return with_progress(active.text, progress)
+        return with_live(active.text, active.public.attention, live) if live else active.text
 
     async def counts(self) -> dict[State, int]:
         """The number of jobs of all users in each state."""

@@ -20,6 +20,7 @@ from server_stub.runtimes import Observation, Runtime
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
 from server_stub.service.active import ActiveJob, ActiveJobs, StoppedAttempt
+from server_stub.service.attention import NOTHING, Seen, attention
 from server_stub.service.cleanup import Cleanup
 from server_stub.service.gate import Gate
 from server_stub.service.job_files import JobFiles
@@ -118,7 +119,7 @@ class Reconciler:
             return
         if seen.phase == "ended":
             self._add_notes(active, seen)  # first: a final job takes no more events
-        if seen.phase == "ended" and seen.reason is not Reason.COMPLETED:
+        if seen.phase == "ended":
             self._tasks.begin(self._explain_end(active, seen))
         else:
             self._apply(active, seen)
@@ -181,12 +182,25 @@ class Reconciler:
                 seen = replace(seen, first_failing=failure)
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
-        step = await self._metrics.step(active.info) if active.info.spec.retry_reset_steps else None
-        self._apply(active, seen, step)
+        step = None
+        if active.info.spec.retry_reset_steps and seen.reason is not Reason.COMPLETED:
+            step = await self._metrics.step(active.info)
+        logs = await self._metrics.at_end(active.info)
+        self._apply(active, seen, step, logs)
 
-    def _apply(self, active: ActiveJob, seen: Observation, step: float | None = None) -> None:
+    def _apply(
+        self,
+        active: ActiveJob,
+        seen: Observation,
+        step: float | None = None,
+        logs: Seen = NOTHING,
+    ) -> None:
         before = active.info.state
         decision = lifecycle.observe(active.status, seen, self._clock.now(), step)
+        if decision and decision.status.info.state.final:
+            status = decision.status
+            ended = status.shows(attention=attention(status.info, logs))
+            decision = decision._replace(status=ended)
         if decision and not decision.transitions:
             self._refresh(active, decision.status)
             return

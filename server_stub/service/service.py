@@ -192,17 +192,33 @@ class Service:
     async def get(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The JobInfo as it is now, with its progress, as JSON. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)
+        job = found.public
         text = found.text
-        progress = await self.metrics.details(user, found.public)
-        return job_json.with_progress(text, progress)
+        live = await self.metrics.details(user, job)
+        return job_json.with_live(text, job.attention, live) if live else text
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
         """A JobPage as JSON, newest first, with progress. Raises as `JobLookup.page`."""
         found = await self.lookup.page(user, wanted, limit, cursor)
-        active = [job.public for row in found.jobs if (job := self._jobs.by_id.get(row.id))]
-        progress = await self.metrics.progress(user, active)
-        jobs = [self.lookup.newest_text(row, progress.get(row.id)) for row in found.jobs]
-        return job_json.page(jobs, found.groups, found.next_cursor)
+        listed = [job.public for row in found.jobs if (job := self._jobs.by_id.get(row.id))]
+        groups = {group.id for group in found.groups}
+        members = [
+            job.public for job in self._jobs.by_id.values() if groups and job.row.group_id in groups
+        ]
+        live = await self.metrics.live(user, listed, members)
+        jobs = [self.lookup.newest_text(row, live.get(row.id)) for row in found.jobs]
+        of_groups = [
+            group_rows.with_attention(
+                group,
+                [
+                    (job.name, live[job.id].attention)
+                    for job in members
+                    if job.id in live and job.group and job.group.id == group.id
+                ],
+            )
+            for group in found.groups
+        ]
+        return job_json.page(jobs, of_groups, found.next_cursor)
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""

@@ -10,7 +10,7 @@ from client_lib.spec.wire import JobInfo
 from server_stub.service import stand_ins
 from server_stub.service.active import ActiveJob, StoredJob
 from server_stub.service.lifecycle import JobStatus, Stop
-from server_stub.store.rows import JobRow
+from server_stub.store.rows import JobRow, attention_column
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and
@@ -34,6 +34,7 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
         snapshot=info.code.sha256 if isinstance(info.code, CodeSnapshot) else None,
         function=info.function.sha256 if info.function else None,
         group_id=info.group.id if info.group else None,
+        attention=attention_column(info.attention),
         **columns,
     )
 

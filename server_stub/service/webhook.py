@@ -17,5 +17,6 @@ def message_of(info: JobInfo, event: Told) -> dict[str, Any]:
         "event": event,
         "id": f"{info.id}-{info.version}",
         "job": info.name,
+        "attention": [each.model_dump() for each in info.attention],
         **fields,
     }

@@ -41,7 +41,7 @@ _KNOWN = ("sqlite", "postgresql")
 _FORMS = "write sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE"
 # classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
 _PASSING = ("08", "40", "53", "55", "57", "58")
-HEAD = "0007"
+HEAD = "0008"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
 # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import count
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, selec
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import GROUP_NAME_MAX
 from client_lib.spec.states import FINAL, State, as_sent, state_of_group
-from client_lib.spec.wire import GroupInfo
+from client_lib.spec.wire import Attention, GroupInfo
 from server_stub.store.rows import (
     Added,
     JobFilters,
@@ -21,6 +21,7 @@ from server_stub.store.rows import (
     NewJob,
     add_jobs,
     all_of,
+    kept_attention,
     key_used,
     names_taken,
 )
@@ -202,6 +203,28 @@ def states(connection: Connection, ids: Collection[str]) -> dict[str, State]:
     }
 
 
+def with_attention(
+    info: GroupInfo, members: Iterable[tuple[str, Sequence[Attention]]]
+) -> GroupInfo:
+    """The group with what its members deserve, by their names: an entry for each code that the
+    group does not have yet.
+    """
+    sentences: dict[str, list[str]] = {}
+    for name, told in members:
+        for each in told:
+            sentences.setdefault(each.code, []).append(f"{name}: {each.sentence}")
+    for each in info.attention:
+        sentences.pop(each.code, None)
+    more = [Attention(code=code, sentence=_with_number(found)) for code, found in sentences.items()]
+    return replaced(info, attention=[*info.attention, *more]) if more else info
+
+
+def _with_number(sentences: Sequence[str]) -> str:
+    others = len(sentences) - 1
+    more = f" (and {others} more job{'s' if others > 1 else ''})" if others else ""
+    return sentences[0] + more
+
+
 def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]:
     """The groups with their states as they are now."""
     found = connection.execute(query).all()
@@ -211,14 +234,21 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
         number.group_by(jobs.c.group_id, jobs.c.state)
     ):
         counts[group_id][as_sent(State, state)] = found_so
+    told: dict[str, list[tuple[str, list[Attention]]]] = {row.id: [] for row in found}
+    deserving = select(jobs.c.group_id, jobs.c.name, jobs.c.attention).where(
+        jobs.c.group_id.in_(counts), jobs.c.attention.is_not(None)
+    )
+    for group_id, name, text in connection.execute(deserving.order_by(jobs.c.seq)):
+        told[group_id].append((name, kept_attention(text)))
     infos = {}
     for row in found:
         of_group = counts[row.id]
-        infos[row.seq] = replaced(
+        counted = replaced(
             _info(row),
             state=state_of_group(of_group),
             counts={str(state): number for state, number in of_group.items()},
         )
+        infos[row.seq] = with_attention(counted, told[row.id])
     return infos
 
 

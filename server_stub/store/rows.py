@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from client_lib.spec.states import (
     FINAL,
@@ -24,7 +25,7 @@ from client_lib.spec.states import (
     as_sent,
     check_transition,
 )
-from client_lib.spec.wire import Event
+from client_lib.spec.wire import Attention, Event
 from server_stub.files.request_log import UNWRITTEN, Place
 from server_stub.store.tables import (
     events,
@@ -37,6 +38,7 @@ from server_stub.store.tables import (
 )
 
 _SUCCEEDED = 500  # jobs that are searched for the last success of a script
+_attention = TypeAdapter(list[Attention])
 _FINISHED = [str(state) for state in State if state in FINAL]
 
 
@@ -63,7 +65,21 @@ class JobRow(NamedTuple):
     size_bytes: int | None = None
     unsent: str | None = None
     group_id: str | None = None
+    attention: str | None = None
     seq: int = 0
+
+
+def attention_column(found: list[Attention]) -> str | None:
+    """The column `attention` of a job."""
+    return _attention.dump_json(found).decode() if found else None
+
+
+def kept_attention(column: str) -> list[Attention]:
+    """Read the column; a damaged one holds nothing."""
+    try:
+        return _attention.validate_json(column)
+    except ValueError:
+        return []
 
 
 class Key(NamedTuple):

@@ -93,6 +93,7 @@ jobs = sa.Table(
     sa.Column("info", sa.Text, nullable=False),  # JobInfo
     # no foreign key: the group of the last member goes with it
     sa.Column("group_id", sa.String(32)),
+    sa.Column("attention", sa.Text),  # that of `info`, for the rows of groups; NULL: none
     sa.UniqueConstraint("owner", "name"),
     sa.Index("ix_jobs_owner_seq", "owner", "seq"),
     sa.Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
@@ -102,6 +103,7 @@ jobs = sa.Table(
     sa.Index("ix_jobs_segment", "segment"),
     sa.Index("ix_jobs_owner_script_path", "owner", "script_path"),
     _partial("ix_jobs_group_id", "group_id", "state", where="group_id IS NOT NULL"),
+    _partial("ix_jobs_attention", "group_id", "seq", where="attention IS NOT NULL"),
     _partial("ix_jobs_alone", "owner", "seq", where="group_id IS NULL"),
 )
 

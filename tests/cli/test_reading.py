@@ -519,6 +519,7 @@ def test_explain_as_json_has_the_fields_that_programs_rely_on(
         "reason": "ExitCode",
         "summary": "",
         "message": "rank 0 ended with exit code 1",
+        "attention": [],
         "since": "2026-01-02T03:04:05Z",
         "attempt": 1,
         "workers": [],

@@ -115,9 +115,9 @@ def test_the_first_step_that_is_nan_is_a_hint_of_the_failed_job(place: Place) ->
         "SystemExit(3)"
     )
     job = place.run(script)
-    assert "hint: loss is NaN since step 2" in job.explain().splitlines()
+    assert "hint: loss was NaN from step 2" in job.explain().splitlines()
     shown = job_lines(job.info().model_dump(mode="json"), datetime.now(timezone.utc))
-    assert any(line.split(None, 1) == ["hint", "loss is NaN since step 2"] for line in shown), shown
+    assert any(line.split(None, 1) == ["hint", "loss was NaN from step 2"] for line in shown), shown
 
 
 USES_TIME = """

@@ -33,13 +33,31 @@ def test_the_first_nan_stays(first: int, most: int) -> None:
     assert any(math.isnan(value) for value in fewer.values)
 
 
-def test_a_nan_is_found_after_an_earlier_look_and_its_step_stays() -> None:
-    curve = points([1.0, math.inf, -math.inf])
-    assert curve.first_nan is None
-    curve.add(7.0, 0.7, math.nan)
-    assert curve.first_nan == 7.0
-    curve.add(8.0, 0.8, math.nan)
-    assert curve.first_nan == 7.0
-    assert curve.joined(points([1.0])).first_nan == 7.0
-    assert points([1.0]).joined(curve).first_nan == 7.0
-    assert curve.thinned_to(4).first_nan == 7.0
+def test_a_lost_curve_is_found_after_an_earlier_look_and_its_step_stays() -> None:
+    curve = points([1.0, math.inf, -math.inf, 2.0])
+    assert curve.lost_from() is None
+    for _ in range(4):
+        curve.add(7.0, 0.7, math.nan)
+        assert curve.lost_from() is None  # it came back from a stretch of two
+    curve.add(7.0, 0.7, math.inf)
+    assert curve.lost_from() == 4
+    assert curve.lost_from() == 4
+    assert curve.thinned_to(4).lost_from() is not None
+    curve.add(8.0, 0.8, 0.5)
+    assert curve.lost_from() is None
+
+
+def test_nan_between_evaluations_loses_no_curve() -> None:
+    """A script prints NaN in each step that evaluates nothing."""
+    values = [0.5 if step % 10 == 9 else math.nan for step in range(1, 100)]
+    curve = points([])
+    for step, value in enumerate(values):
+        curve.add(float(step), step / 10, value)
+        assert curve.lost_from() is None or step < 9, step
+    assert points(values).lost_from() is None
+
+
+def test_one_nan_at_the_end_of_finite_values_is_a_loss() -> None:
+    assert points([3.0, 2.0, math.nan]).lost_from() == 2
+    assert points([math.nan, math.nan]).lost_from() == 0
+    assert points([]).lost_from() is None

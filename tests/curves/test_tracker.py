@@ -6,6 +6,7 @@ import pytest
 
 from client_lib.launcher_protocol.record import metric_lines
 from client_lib.spec.wire import JobProgress
+from server_stub.curves.losses import sentence
 from server_stub.curves.points import Points
 from server_stub.curves.tracker import Key, Tracker
 
@@ -255,23 +256,25 @@ def test_a_posted_time_left_that_has_no_end_is_not_told(left_s: str) -> None:
     assert tracker.progress(0, 101.0) == JobProgress(done=0.1)
 
 
-def test_the_first_nan_is_told_with_its_step_also_after_a_restart() -> None:
+def lost(tracker: Tracker) -> str:
+    return sentence(tracker.losses())
+
+
+def test_a_lost_loss_is_told_with_its_step_also_after_a_restart() -> None:
     lines = [
         f"step {n} loss={'nan' if n > 4 else n} grad_norm={'nan' if n > 3 else n}" for n in range(9)
     ]
     tracker = tracked(lines)
-    assert tracker.progress(0, 9.0).nan == "grad_norm is NaN since step 4"
-    assert Tracker(10**6, tracker.points).progress(0, 9.0).nan == "grad_norm is NaN since step 4"
-    assert (
-        tracked(["loss: 1", "loss: nan", "loss: 1"]).progress(0, 9.0).nan
-        == "loss is NaN since value 2"
-    )
-    assert tracked(["loss: 1"] * 3).progress(0, 9.0).nan is None
+    assert lost(tracker) == "loss was NaN from step 5"
+    assert lost(Tracker(10**6, tracker.points)) == "loss was NaN from step 5"
+    assert lost(tracked(["loss: 1", "loss: inf", "loss: nan"])) == "loss was infinite from value 2"
+    assert lost(tracked(["loss: 1", "loss: nan", "loss: 1"])) == ""
+    assert lost(tracked(["loss: 1"] * 3)) == ""
 
 
 def test_a_nan_of_printed_values_does_not_stay_when_exact_values_replace_them() -> None:
-    tracker = tracked([f"step {n} loss={'nan' if n == 1 else n}" for n in range(4)])
-    assert tracker.progress(0, 4.0).nan == "loss is NaN since step 1"
+    tracker = tracked([f"step {n} loss={'nan' if n > 0 else n}" for n in range(4)])
+    assert lost(tracker) == "loss was NaN from step 1"
     for step in range(100, 105):
         tracker.add(float(step), 0, "metrics", "", metric_lines(0, step, {"loss": 0.5})[0].decode())
-    assert tracker.progress(0, 105.0).nan is None
+    assert lost(tracker) == ""

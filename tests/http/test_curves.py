@@ -20,6 +20,7 @@ from tests.http.conftest import Api, Running
 from tests.http.test_stacks import runs
 from tests.logs.support import LogWriter
 
+LOST = "loss was NaN from step 3"
 METRICS = paths.job("train", "metrics")
 
 
@@ -48,15 +49,17 @@ def test_a_job_and_lists_show_the_progress_of_a_running_job(
     for progress in (listed["progress"], job["progress"], waited["progress"]):
         assert progress["done"] == 0.03
         assert list(progress["metrics"].items()) == [("loss", "NaN"), ("acc", 50)]
-        assert progress["nan"] == "loss is NaN since step 3"
+        assert progress["nan"] == LOST
+    for shown in (listed, job, waited):
+        assert shown["attention"] == [{"code": "loss", "sentence": LOST}]
     server.call(lambda: server.runtime.end(running))
     while job["state"] != "SUCCEEDED":
         job = ann("GET", paths.job("train"), params={"after_version": job["version"]}).json()
     left = ann("GET", paths.job("train")).json()["progress"]
-    assert {name: value for name, value in left.items() if value} == {
-        "nan": "loss is NaN since step 3"
-    }
-    assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"] is None
+    assert {name: value for name, value in left.items() if value} == {"nan": LOST}
+    (listed,) = ann("GET", paths.JOBS).json()["jobs"]
+    assert listed["progress"] is None
+    assert listed["attention"] == [{"code": "loss", "sentence": LOST}]
 
 
 def test_a_job_shows_its_slow_rank(running: str, server: Running, ann: Api) -> None:
@@ -72,12 +75,20 @@ def test_a_job_shows_its_slow_rank(running: str, server: Running, ann: Api) -> N
         "rank 2 is slow: it enters collectives 50 ms after the others in 19 of the last 19 steps"
     )
     warning = "worker 1 (node-1) is slow: it writes little"
-    assert (
-        ann("GET", paths.job("train"))
-        .json()["progress"]["slow"]
-        .startswith(f"{warning}; {expected}")
-    )
-    assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"]["slow"] is None
+    job = ann("GET", paths.job("train")).json()
+    assert job["progress"]["slow"].startswith(f"{warning}; {expected}")
+    (listed,) = ann("GET", paths.JOBS).json()["jobs"]
+    for shown in (job, listed):
+        told = [each["sentence"] for each in shown["attention"] if each["code"] == "slow"]
+        assert [each[: len(expected)] for each in told] == [warning, expected]
+
+    # a slow rank that no longer holds up anybody is a hint, and no attention
+    server.call(lambda: server.runtime.end(running))
+    while job["state"] != "SUCCEEDED":
+        job = ann("GET", paths.job("train"), params={"after_version": job["version"]}).json()
+    job = ann("GET", paths.job("train")).json()
+    assert [each["code"] for each in job["attention"]] == ["loss"]
+    assert expected in job["progress"]["slow"]
 
 
 def test_what_the_time_of_a_job_was_used_for(

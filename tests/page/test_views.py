@@ -3,14 +3,15 @@
 import json
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
 
 from client_lib.errors import InvalidRequest
-from client_lib.reports import table as columns
+from client_lib.reports import explanation, table as columns
 from client_lib.reports.difference import JobDiff
+from client_lib.spec.job import Condition
 from client_lib.spec.request import CodeSnapshot, Provenance
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import (
@@ -27,6 +28,7 @@ from client_lib.spec.wire import (
 )
 from server_stub.files.snapshot_files import SnapshotFile
 from server_stub.http.page import views
+from server_stub.service.lifecycle import DELETED
 from server_stub.users import User
 from tests.spec.test_answers import NEWER, info
 
@@ -240,6 +242,67 @@ def test_the_page_shows_the_columns_that_the_list_names(monkeypatch: pytest.Monk
     shown = Page(views.render("jobs.html", **SHARED, rows=[job], query={})).text
     assert "JobReason train-1" in " ".join(shown.split())
     assert job["reason"] in shown
+
+
+LOST = {"code": "loss", "sentence": "loss was NaN on rank 1 from step 5 (rank 0: finite)"}
+
+
+def test_a_job_that_deserves_attention_has_a_dot_a_title_and_an_icon_of_its_own() -> None:
+    facts = {"state": "SUCCEEDED", "reason": "Completed", "message": "", "failure": None}
+    lost = info(**facts, attention=[LOST])
+    page = job_page(lost, [])
+    assert '<span class="state succeeded attention">' in page
+    assert "<title>⚠ train-x7k2m · client_lib</title>" in page
+    assert 'href="../static/attention.svg"' in page
+    assert "; loss was NaN on rank 1 from step 5 (rank 0: finite)" in Page(page).text
+    job = json.loads(lost.model_dump_json())
+    group = GroupInfo(
+        name="scan",
+        id="i",
+        owner="ann",
+        script="train.py",
+        size=1,
+        created_at=NOW,
+        attention=[{"code": "loss", "sentence": f"scan-0: {LOST['sentence']}"}],
+    ).model_dump(mode="json")
+    rows = views.rows({"jobs": [job], "groups": [group]}, "", [])
+    table = views.render("jobs.html", **SHARED, rows=rows, query={})
+    assert table.count(' attention">') == 2
+    assert Page(table).text.count(LOST["sentence"]) == 2
+    healthy = job_page(info(**facts), [])
+    assert "attention" not in healthy
+    assert "⚠" not in healthy
+
+
+ENDS = (None, State.SUCCEEDED, State.FAILED, State.CANCELLED, DELETED)
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_page_of_each_state_reason_and_kind_of_dependency_renders(state: State) -> None:
+    jobs = [info(state=state, reason=reason, failure=None) for reason in Reason]
+    jobs += [
+        info(
+            state=state,
+            reason=reason,
+            failure=None,
+            dependencies=[{"name": "first", "id": "i", "condition": condition, "ended": ended}],
+        )
+        for reason in (Reason.QUEUED, Reason.RUNNING, Reason.DEPENDENCY_FAILED)
+        for condition in get_args(Condition)
+        for ended in ENDS
+    ]
+    rows = [json.loads(job.model_dump_json()) for job in jobs]
+    assert views.render("jobs.html", **SHARED, rows=rows, query={}).count("<tr data-name") == len(
+        jobs
+    )
+    for job in jobs:
+        event = Event(time=NOW, attempt=1, state=state, reason=job.reason, message=job.message)
+        page = Page(job_page(job, [event]))
+        assert f"{job.name} {state.lower()}" in " ".join(page.text.split())
+        for spelling in (views.SPELLING, explanation.SHELL, explanation.PYTHON):
+            step = explanation.explain(job, [event], NOW, spelling)[-1]
+            assert step.kind == "next"
+            assert "{" not in step.text
 
 
 def test_an_empty_table_says_how_to_begin_or_that_nothing_matches() -> None:

@@ -12,7 +12,7 @@ from client_lib.errors import JobCancelled, JobFailed
 from client_lib.reports import display, explanation
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Failure, JobInfo, JobProgress
+from client_lib.spec.wire import Attention, Failure, JobInfo, JobProgress
 from tests.kit.jobs import job_info
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
@@ -170,3 +170,19 @@ def test_a_running_job_shows_its_progress_as_a_bar() -> None:
     shown = display.as_html(job_at_t0(progress=JobProgress(done=0.45, metrics={"loss": 0.25})), T0)
     assert "width:45%" in shown
     assert "45% · loss 0.25" in shown
+
+
+def test_a_job_that_deserves_attention_is_amber_in_a_notebook_and_tells_why() -> None:
+    told = [Attention(code="loss", sentence="loss was <NaN> from step 5")]
+    info = job_at_t0(State.SUCCEEDED, Reason.COMPLETED, attention=told)
+    green, amber = "#2e8b57", "#b58900"
+    for shown in (display.as_html(info, T0), display.jobs_as_html([info], 1, T0)):
+        assert "loss was &lt;NaN&gt; from step 5" in shown
+        assert (green in shown, amber in shown) == (False, True)
+    healthy = display.as_html(job_at_t0(State.SUCCEEDED, Reason.COMPLETED), T0)
+    assert (green in healthy, amber in healthy) == (True, False)
+    lost = job_at_t0(State.FAILED, Reason.EXIT_CODE, attention=told)
+    assert amber not in display.as_html(lost, T0), "a failure is red"
+    cell = display.live_bundle("train", "SUCCEEDED", "Completed", attention=["loss was NaN"])
+    assert cell["text/plain"] == "SUCCEEDED train: loss was NaN"
+    assert amber in cell["text/html"]

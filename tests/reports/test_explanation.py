@@ -16,7 +16,7 @@ from client_lib.spec.job import Condition
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import Dependency
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure, JobInfo, WorkerInfo
+from client_lib.spec.wire import Attention, Event, Failure, JobInfo, JobProgress, WorkerInfo
 from server_stub.http.page import views
 from tests.kit.jobs import job_info
 
@@ -206,6 +206,26 @@ def test_a_job_whose_dependency_ended_otherwise_says_what_is_left_to_do(
     dependency = Dependency(name="first", id="i", condition=condition, ended=ended)
     info = job_at_t0(State.FAILED, Reason.DEPENDENCY_FAILED, dependencies=[dependency])
     assert lines(info)[-1].startswith(step)
+
+
+def test_what_deserves_attention_is_in_the_first_line_or_else_a_hint() -> None:
+    told = [Attention(code="loss", sentence="loss was NaN from step 5")]
+    ended = job_at_t0(State.SUCCEEDED, Reason.COMPLETED, attention=told)
+    shown = lines(ended)
+    assert shown[0].endswith("; loss was NaN from step 5")
+    assert not any(line.startswith("hint: ") for line in shown)
+    assert explanation.explained(ended, [], T0).attention == told
+    failed = job_at_t0(State.FAILED, Reason.EXIT_CODE, attention=told)
+    shown = lines(failed)
+    assert "NaN" not in shown[0]
+    assert "hint: loss was NaN from step 5" in shown
+    slow = job_at_t0(
+        State.SUCCEEDED, Reason.COMPLETED, progress=JobProgress(slow="rank 3 is slow: ...")
+    )
+    assert "hint: rank 3 is slow: ..." in lines(slow)
+    hung = [Attention(code="hung", sentence="rank 0 waits")]
+    waits = job_at_t0(State.RUNNING, Reason.HUNG, message="rank 0 waits", attention=hung)
+    assert "\n".join(lines(waits)).count("rank 0 waits") == 1
 
 
 def test_a_real_failed_job_explains_itself(

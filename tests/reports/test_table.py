@@ -80,6 +80,37 @@ def test_a_reason_is_given_where_not_all_is_well(
     assert (table.state(ran, NOW), table.why(ran)) == (state, why)
 
 
+LOST = {"code": "loss", "sentence": "loss was NaN from step 5"}
+
+
+def test_what_deserves_attention_is_the_reason_of_a_job_in_a_good_state() -> None:
+    ended = job_json(state="SUCCEEDED", reason="Completed", attention=[LOST])
+    assert table.why(ended) == "loss was NaN from step 5"
+    assert table.end(ended, "SUCCEEDED in 5s") == "a SUCCEEDED in 5s; loss was NaN from step 5"
+    assert table.end(job_json(), "SUCCEEDED in 5s") == "a SUCCEEDED in 5s"
+    running = job_json(reason="Running", attention=[LOST], progress={"done": 0.45})
+    assert table.rows([running], NOW, ["WHY"]) == [["loss was NaN from step 5 · 45%"]]
+    hung = {"code": "hung", "sentence": "rank 1 waits"}
+    job = job_json(reason="Hung", message="rank 1 waits", attention=[hung], progress={"done": 0.4})
+    assert table.rows([job], NOW, ["WHY"]) == [["Hung: rank 1 waits"]]
+    failed = job_json(state="FAILED", reason="Timeout", message="stop_timer", attention=[LOST])
+    assert table.why(failed) == "Timeout: stop_timer"
+    group = {"name": "scan", "script": "train.py", "counts": {"SUCCEEDED": 2}, "size": 2}
+    told = "scan-1: loss was NaN from step 5"
+    row = table.group_as_job({**group, "attention": [{"code": "loss", "sentence": told}]})
+    assert table.why(row) == f"2/2 SUCCEEDED; {told}"
+
+
+def test_a_server_of_the_version_before_tells_its_hints_in_the_progress() -> None:
+    older = job_json(progress={"nan": "loss is NaN since step 5", "slow": "rank 3 is slow"})
+    assert table.hints(older) == ["loss is NaN since step 5", "rank 3 is slow"]
+    newer = job_json(
+        attention=[LOST, {"code": "slow", "sentence": "rank 3 is slow"}],
+        progress={"nan": LOST["sentence"], "slow": "rank 3 is slow"},
+    )
+    assert table.hints(newer) == [LOST["sentence"], "rank 3 is slow"]
+
+
 def test_the_script_stands_without_its_folder_and_with_its_arguments() -> None:
     spec = {"script": "/home/ann/x y/train.py", "args": ["--lr", "0 1"], "flags": {"epochs": "3"}}
     assert table.rows([job_json(spec=spec)], NOW, ["SCRIPT"]) == [

@@ -110,6 +110,7 @@ def test_the_end_of_a_job_is_told_with_the_first_line_of_its_explanation(
         assert got == {
             "event": "ended",
             "job": "one",
+            "attention": [],
             "owner": "ann",
             "state": "SUCCEEDED",
             "reason": "Completed",

@@ -1,5 +1,6 @@
 """`client-lib list`, `wait`, `cancel`, `delete` and `prune`: several jobs at a time."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -102,7 +103,8 @@ def list_jobs(
     asks for jobs.
 
     TOOK is the running time, SIZE the number of workers x processes of each. WHY is the reason why
-    a job waits, hangs or failed; for other running jobs it is the progress, if known.
+    a job waits, hangs or failed, or what of it deserves attention; for other running jobs it is
+    the progress, if known.
     """
     most = None if everything else limit
     asked: dict[str, Any] = {
@@ -321,5 +323,6 @@ def wait_for_all(
             )
             failed.append((ended_at or _NEVER, ExitCode.of_error(problem)))
         else:
-            printer.data(f"{info.name} {info.state}")
+            last_line = table.end(info.model_dump(mode="json"), str(info.state))
+            printer.end(last_line, sys.stdout, deserves_attention=bool(info.attention))
     return min(failed, key=lambda end: end[0], default=(_NEVER, ExitCode.DONE))[1]

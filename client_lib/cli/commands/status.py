@@ -114,10 +114,11 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     known = [each.get("threads") for each in job.get("workers", [])]
     yield "name", job["name"]
     yield "state", table.state(job, now)
-    yield "why", table.why(job)
+    why = table.why(job)
+    yield "why", why
     yield from zip(("progress", "metrics"), table.progress_facts(job), strict=True)
-    for hint in ("nan", "slow"):
-        yield "hint", (job.get("progress") or {}).get(hint) or ""
+    for hint in table.hints(job):
+        yield "hint", "" if hint in why else hint
     yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
     size = (

@@ -1,6 +1,7 @@
 """`client-lib submit`, `client-lib render` and `client-lib resubmit`."""
 
 import os
+import sys
 import uuid
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -285,8 +286,9 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
         return ExitCode.DONE
     job.logs(follow=True, collapse=collapse)
     info = submit_steps.end_of_followed(job)
-    ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
-    printer.hint(f"{info.name} {ended}")
+    ended = info.model_dump(mode="json")
+    last_line = table.end(ended, table.state(ended, datetime.now(timezone.utc)))
+    printer.end(last_line, sys.stderr, deserves_attention=bool(info.attention))
     printer.advise(f"`client-lib logs {info.name}` shows its log again")
     return ExitCode.DONE
 

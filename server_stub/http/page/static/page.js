@@ -41,6 +41,10 @@ async function redraw() {
   }
   const main = fresh.getElementById("job");
   if (job && main) {
+    document.title = fresh.title;
+    const icon = /** @type {HTMLLinkElement | null} */ (document.querySelector("link[rel=icon]"));
+    const newest = fresh.querySelector("link[rel=icon]")?.getAttribute("href");
+    if (icon && newest && icon.getAttribute("href") !== newest) icon.setAttribute("href", newest);
     Object.assign(job, main.dataset);
     document.getElementById("stacks")?.toggleAttribute("hidden", job.state !== "RUNNING" || job.observe !== "true");
     document.dispatchEvent(new CustomEvent("job", { detail: job }));
@@ -250,6 +254,7 @@ function draw(cell, name, values) {
   const points = known.map((value, at) => `${((60 * at) / (known.length - 1 || 1)).toFixed(1)},${(15 - (14 * (value - low)) / span).toFixed(1)}`);
   line.setAttribute("points", points.join(" "));
   svg.append(line);
+  if (!Number.isFinite(values.at(-1))) svg.append(lastOf(points)); // it ended in NaN or infinity
   cell.querySelectorAll("svg, .last").forEach((old) => old.remove());
   cell.prepend(svg);
   if (!cell.querySelector(".number")) {
@@ -258,6 +263,16 @@ function draw(cell, name, values) {
     last.textContent = `${name} ${Number(Number(values.at(-1)).toPrecision(4))}`;
     cell.append(last);
   }
+}
+
+/** A red point at the end of a sparkline. @param {string[]} points */
+function lastOf(points) {
+  const [x, y] = (points.at(-1) ?? "0,15").split(",");
+  const circle = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  circle.setAttribute("cx", x);
+  circle.setAttribute("cy", y);
+  circle.setAttribute("r", "2.5");
+  return circle;
 }
 
 narrow();

@@ -1,0 +1,36 @@
+"""Decides what of a job deserves a person's attention, although its state is a good one. Pure.
+
+The only place that does: the reconciler stores what an end deserves, and what a hang does;
+`job_metrics` adds what the log of a running job shows. A loss that is NaN has spoiled the result,
+and stays; a slow rank matters while the job runs.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Attention, JobInfo
+
+
+class Seen(NamedTuple):
+    """The facts that the logs of the newest attempt show."""
+
+    loss: str = ""
+    """A sentence about the loss that is NaN or infinite; "": there is none."""
+    slow: Sequence[str] = ()
+    """Sentences about slow workers and the slow rank."""
+
+
+NOTHING = Seen()
+
+
+def attention(info: JobInfo, seen: Seen = NOTHING) -> list[Attention]:
+    """List what the job deserves as it is now."""
+    found = []
+    if info.state is State.RUNNING and info.reason is Reason.HUNG:
+        found.append(Attention(code="hung", sentence=info.message))
+    if seen.loss:
+        found.append(Attention(code="loss", sentence=seen.loss))
+    if info.state is State.RUNNING:
+        found += [Attention(code="slow", sentence=each) for each in seen.slow]
+    return found
