@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
@@ -51,7 +52,9 @@ def _save_distributed(state: State, path: Path) -> None:
 def _load_distributed(path: Path) -> State:
     metadata = FileSystemReader(path).read_metadata()
     loaded = {
-        name: torch.zeros(tensor.size) for name, tensor in metadata.state_dict_metadata.items()
+        name: torch.zeros(stored.size)
+        for name, stored in metadata.state_dict_metadata.items()
+        if isinstance(stored, TensorStorageMetadata)
     }
     load_distributed(loaded, checkpoint_id=path, no_dist=True)
     return loaded
