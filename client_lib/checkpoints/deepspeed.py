@@ -13,7 +13,7 @@ from client_lib.checkpoints.checkpoint import COMPLETE, Judging, Verdict, damage
 from client_lib.checkpoints.listing import Folder
 from client_lib.checkpoints.reading import File
 
-_FILE = re.compile(r".*_(?:model|optim)_states\.pt")
+_FILES = ("_model_states.pt", "_optim_states.pt")
 _NAME = re.compile(r"global_step[0-9]+")
 _RANK = re.compile(r"(?<=rank_)[0-9]{1,9}")
 _RANK_0 = re.compile(r"(?:^|zero_pp_rank_0_)mp_rank_[0-9]+_model_states\.pt$")
@@ -35,7 +35,7 @@ def fits(folder: Folder) -> bool:
     """Say whether it has files of DeepSpeed, or the name of a folder that is about to get them."""
     if folder.is_empty or folder.error:
         return bool(_NAME.fullmatch(folder.name))
-    return any(_FILE.fullmatch(name) for name in folder.names)
+    return any(name.endswith(_FILES) for name in folder.names)
 
 
 def judge(folder: Folder) -> Judging:
@@ -96,7 +96,7 @@ def _by_kind(names: Iterable[str]) -> Dict[str, Set[Tuple[str, ...]]]:
     kinds: Dict[str, Set[Tuple[str, ...]]] = {}
     for name in names:
         # layers and experts without parameters have no file
-        if _FILE.fullmatch(name) and not name.startswith("layer_"):
+        if name.endswith(_FILES) and not name.startswith("layer_"):
             numbers = tuple(_RANK.findall(name))
             kinds.setdefault(_RANK.sub(_HOLE, name), set()).add(numbers)
     return kinds

@@ -14,7 +14,6 @@ from client_lib.checkpoints.checkpoint import COMPLETE, Judging, damaged
 from client_lib.checkpoints.listing import Folder
 from client_lib.checkpoints.reading import File
 
-_SHARD = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 _SHARD_IN_METADATA = re.compile(rb"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _METADATA = re.compile(r"(?:__[0-9]+)?\.metadata")
 _LARGEST = 2**28
@@ -25,7 +24,7 @@ _LARGEST_READ = 2**21
 
 def fits(folder: Folder) -> bool:
     """Say whether there are shards."""
-    return any(_SHARD.fullmatch(name) for name in folder.names)
+    return any(name.endswith(".distcp") for name in folder.names)
 
 
 def judge(folder: Folder) -> Judging:

@@ -16,8 +16,10 @@ MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 MAGIC_AT_0 = b"\x80\x02" + MAGIC
 MAGIC_WITHIN = 32
 """Later protocols of pickle have a frame before the number."""
-_LARGEST = 2**23
-"""Bytes of the pickles that are read: of models with up to a hundred thousand tensors."""
+_LIMITS = (2**16, 2**20, 2**23)
+"""Bytes that are read, one after the other, until all pickles are among them: the last is enough
+for a hundred thousand tensors.
+"""
 _BEFORE_OBJECT = 3
 """Pickles before the object."""
 _BYTES_OF_COUNT = 8
@@ -44,20 +46,20 @@ _Sizes = Dict[pickle_words.Value, int]
 
 def judge(file: File) -> Judging:
     """Judge a file that begins with MAGIC."""
-    data = yield from file.read_pieces(0, _LARGEST)
-    try:
-        size = yield from _size(data)
-    except pickle_words.CutOff:
-        if len(data) == file.size:
-            return damaged(f"cut off: {file.size} bytes, the old format has no storages yet")
-        size = None
-    except pickle_words.NotAPickle:
-        size = None
-    if size is None:
-        return Verdict(f"{file.size} bytes in the old format: its end can't be judged")
-    if size > file.size:
-        return damaged(f"cut off: {file.size} bytes of {size}")
-    return COMPLETE
+    for limit in _LIMITS:
+        data = yield from file.read_pieces(0, limit)
+        try:
+            size = yield from _size(data)
+        except pickle_words.CutOff:
+            if len(data) == file.size:
+                return damaged(f"cut off: {file.size} bytes, the storages are missing")
+            continue  # the pickles are longer
+        except pickle_words.NotAPickle:
+            break
+        if size is None:
+            break
+        return damaged(f"cut off: {file.size} bytes of {size}") if size > file.size else COMPLETE
+    return Verdict(f"{file.size} bytes in the old format: its end can't be judged")
 
 
 def _size(data: bytes) -> Generator[None, None, Optional[int]]:

@@ -8,13 +8,16 @@ import torch
 
 from tests.checkpoints.kit import cut, only
 
-MODEL = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40))
-OPTIMIZER = torch.optim.Adam(MODEL.parameters())
-MODEL(torch.ones(2, 30)).sum().backward()
-OPTIMIZER.step()
+MODEL = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40)).state_dict()
+# as Adam has it; torch.optim itself loads a compiler, which takes seconds
+OPTIMIZER = {
+    "state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(40, 30)}},
+    "param_groups": [{"lr": 0.001, "betas": (0.9, 0.999), "params": [0]}],
+}
 STATES = {
     "numbers alone": {"step": 3, "lr": 0.1, "names": ["a"] * 300},
-    "model and optimizer": {"model": MODEL.state_dict(), "optimizer": OPTIMIZER.state_dict()},
+    "model and optimizer": {"model": MODEL, "optimizer": OPTIMIZER},
+    "more than 64 KiB of pickles": {f"w{n}": torch.ones(1) for n in range(1500)},
     "views of a storage": dict(enumerate(torch.arange(1000.0).view(10, 100).unbind())),
     "types": {
         str(kind): torch.ones(7, dtype=kind)
