@@ -1,9 +1,11 @@
 """Reads the exception that ended a rank from its error file, or from its last lines. Pure."""
 
 import json
-from typing import NamedTuple, Optional, Sequence
+import re
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 _TRACEBACK = "Traceback (most recent call last):"
+_BROUGHT_TRACEBACK = "Original Traceback (most recent call last):"
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -43,21 +45,65 @@ def exception_of_error_file(text: str) -> Raised:
 
 def exception_of_lines(lines: Sequence[str]) -> Raised:
     """The last Python traceback in a rank's lines, with the exceptions that it was raised from."""
+    span = _last_traceback(lines)
+    if span is None:
+        return Raised()
+    begin, end = span
+    return Raised(lines[end], "\n".join(lines[begin : end + 1]) + "\n")
+
+
+def exception_before(lines: Sequence[str]) -> Raised:
+    """The last traceback of another process in the lines before the rank's own: of one that
+    multiprocessing had started."""
+    span = _last_traceback(lines)
+    found = exception_of_lines(lines[: span[0]]) if span else Raised()
+    is_of_child = re.search(r"[/\\]multiprocessing[/\\](spawn|process)\.py", found.traceback or "")
+    return found if is_of_child else Raised()
+
+
+def _last_traceback(lines: Sequence[str]) -> Optional[Tuple[int, int]]:
+    """The first and the last line of the last traceback, whose last line is the exception."""
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     if not starts:
-        return Raised()
+        return None
     begin = starts[-1]
-    ends = (
-        number
-        for number in range(begin + 1, len(lines))
-        if lines[number] and not lines[number].startswith(" ")
-    )
-    end = next(ends, None)
+    end = _first_not_indented(lines, begin + 1)
+    if end is not None and lines[end + 1 : end + 2] == [_BROUGHT_TRACEBACK]:
+        end = _first_not_indented(lines, end + 2)
     if end is None:
-        return Raised()
+        return None
     # up to the begin of the chain; empty lines surround its markers
     for earlier in reversed(starts[:-1]):
         if begin < 2 or lines[begin - 2] not in CHAINED:
             break
         begin = earlier
-    return Raised(lines[end], "\n".join(lines[begin : end + 1]) + "\n")
+    return begin, end
+
+
+def _first_not_indented(lines: Sequence[str], begin: int) -> Optional[int]:
+    """The number of the line after the frames of a traceback."""
+    numbers = (n for n in range(begin, len(lines)) if lines[n] and not lines[n].startswith(" "))
+    return next(numbers, None)
+
+
+# --- exceptions of other threads and processes
+
+_BROUGHT = (
+    r"[\w.]+: (?:Caught \w+ (?P<where>in [^\n]{1,100})\.\n"
+    r"|\s*-- Process (?P<process>\d+) terminated with the following error:\n)"
+)
+"""The begin of an exception that brings the whole traceback of another one in its text: of a
+DataLoader's worker or thread, and of `torch.multiprocessing.spawn`."""
+
+
+def unwrapped(exception: str) -> str:
+    """The exception of another thread or process, in place of the one that brings it. Another text
+    is returned as it is."""
+    brought = re.match(_BROUGHT, exception)
+    lines = exception.splitlines()
+    starts = [n for n, line in enumerate(lines) if line in (_TRACEBACK, _BROUGHT_TRACEBACK)]
+    end = _first_not_indented(lines, starts[-1] + 1) if brought and starts else None
+    if brought is None or end is None:
+        return exception
+    where = brought.group("where") or "in process %s" % brought.group("process")
+    return "\n".join(["%s (%s)" % (lines[end], where), *lines[end + 1 :]])

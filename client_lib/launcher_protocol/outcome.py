@@ -17,6 +17,7 @@ from client_lib.launcher_protocol.reasons import (
     OUT_OF_MEMORY,
     SIGNAL,
 )
+from client_lib.launcher_protocol.script_end import ScriptEnd
 
 OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory limit was reached"
 LAST_LINES = 50
@@ -76,6 +77,8 @@ class Ended(NamedTuple):
     exception: Optional[str]
     traceback: Optional[str]
     last_lines: List[str]
+    script_end: Optional[ScriptEnd] = None
+    """The end of its script, as the rank has told it; None: it has told nothing."""
 
     @property
     def failed(self) -> bool:

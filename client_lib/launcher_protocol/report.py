@@ -17,6 +17,7 @@ from typing import (
 from client_lib.launcher_protocol.json_entries import ENTRIES_MAX, entries
 from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, WorkerOutcome, is_peer_loss
 from client_lib.launcher_protocol.plan import PROTOCOL, WorkerPlan
+from client_lib.launcher_protocol.script_end import script_end_of_json
 
 _SIZE_MAX = 12 * 2**20
 """Characters of a report; the server takes 16 MiB."""
@@ -39,6 +40,8 @@ class RankReport(TypedDict):
     exception: Optional[str]
     traceback: Optional[str]
     last_lines: List[str]
+    script_end: Optional[Dict[str, Any]]
+    """Fields of `ScriptEnd`; None: the rank has told nothing."""
 
 
 class ProcessReport(TypedDict):
@@ -190,6 +193,7 @@ def _shortened(rank: RankReport, lines: int) -> RankReport:
     shorter["last_lines"] = rank["last_lines"][-lines:] if lines else []
     if not lines:
         shorter["traceback"] = None
+        shorter["script_end"] = None
     return shorter
 
 
@@ -224,6 +228,7 @@ def rank_as_json(rank: Ended) -> RankReport:
         "exception": rank.exception,
         "traceback": rank.traceback,
         "last_lines": rank.last_lines,
+        "script_end": rank.script_end and rank.script_end._asdict(),
     }
 
 
@@ -237,4 +242,5 @@ def rank_of_json(data: RankReport) -> Ended:
     known.update(
         (name, datetime.datetime.fromisoformat(known[name]).timestamp()) for name in _TIMES
     )
+    known["script_end"] = script_end_of_json(known.get("script_end"))
     return Ended(**{name: known[name] for name in Ended._fields})

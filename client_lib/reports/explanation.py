@@ -221,9 +221,15 @@ def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
 
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
-    """Workers whose message is not part of the job's message."""
+    """Workers whose message says more than the job's message and failure."""
+    failure = info.failure
+    of_failure = f"rank {failure.rank} " if failure and failure.rank is not None else None
     return [
-        worker for worker in info.workers if worker.message and worker.message not in info.message
+        worker
+        for worker in info.workers
+        if worker.message
+        and worker.message not in info.message
+        and not (of_failure and worker.message.startswith(of_failure))
     ]
 
 

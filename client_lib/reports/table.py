@@ -24,6 +24,8 @@ _FOLDER = re.compile(r"^/[^\s()]*/")
 """The folder of a script."""
 _GPUS = re.compile(r"(?:^|\.)(\d+)gpu")
 """The number of GPUs in the name of an instance type."""
+_RAISED = re.compile(r"[^\s:]+(?::|$)", re.MULTILINE)
+"""The class of an exception, at the begin of its text."""
 _ON_CPU = "the job runs on the CPU"
 """Words in a notice of the server."""
 
@@ -125,8 +127,12 @@ def why(job: Json) -> str:
     if job["state"] == "SUCCEEDED" or (job["state"], reason) == ("RUNNING", "Running"):
         return "; ".join(attention(job))
     if failure.get("exception"):
+        exception = str(failure["exception"])
+        if not _RAISED.match(exception):  # a sentence about the cause stands before
+            exception = exception.splitlines()[0]
         rank = failure.get("rank")
-        return str(failure["exception"]) if rank is None else f"rank {rank}: {failure['exception']}"
+        names_ranks = rank is None or exception.startswith(("rank ", "ranks "))
+        return exception if names_ranks else f"rank {rank}: {exception}"
     if reason.upper() in ("", job["state"]) or reason in message:
         return message
     return f"{reason}: {message}" if message else reason

@@ -24,6 +24,7 @@ MODULES = (
     "process_groups",
     "hooks",
     "imports",
+    "script_end",
     "teardown",
     "main",
 )

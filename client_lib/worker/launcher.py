@@ -494,7 +494,11 @@ class Launcher:
         if exit.exit_code and self._plan.has_agent:
             rank = rank_end.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return rank_end.ended(
-            exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner
+            exit._replace(rank=rank),
+            error_file,
+            self._log.printed_by(rank),
+            self._plan.owner,
+            os.path.join(self._directory.stacks, "ended-%d" % rank),
         )
 
 

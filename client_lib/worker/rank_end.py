@@ -10,11 +10,14 @@ from client_lib.durable import read_json
 from client_lib.launcher_protocol.directory import Directory
 from client_lib.launcher_protocol.exceptions import (
     Raised,
+    exception_before,
     exception_of_error_file,
     exception_of_lines,
+    unwrapped,
 )
 from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, is_peer_loss
 from client_lib.launcher_protocol.processes import content, open_files, parent, pids
+from client_lib.launcher_protocol.script_end import script_end_of_text
 from client_lib.launcher_protocol.termination import shortened
 from client_lib.worker.ranks import Exit
 from client_lib.worker.worker_log import Printed
@@ -30,9 +33,10 @@ _TORCHS_MARK = re.compile(r"^\[rank\d+\]: ")  # before each line of a traceback 
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 
-def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
-    """The end of one rank. `owner`: the user whose job it is. A rank that had raised its exception
-    before we stopped it is reported as it would have ended by itself."""
+def ended(exit: Exit, error_file: str, printed: Printed, owner: str, end_file: str = "") -> Ended:
+    """The end of one rank. A rank that had raised its exception before we stopped it is reported as
+    it would have ended by itself. `owner`: the user whose job it is. `end_file`: the path of the
+    rank's `ScriptEnd`; "": none."""
     failed = exit.exit_code != 0
     raised = _raised(exit, error_file, printed) if failed else Raised()
     code = exit.exit_code
@@ -46,6 +50,7 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     # a traceback in the lines of a rank that a signal killed may be of an exception that it had
     # handled
     ended_it = raised if signal is None or raised.at is not None else Raised()
+    told = _explained(raised, printed, owner)
     return Ended(
         rank=exit.rank,
         exit_code=code,
@@ -55,11 +60,10 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
         failed_at=exit.ended_at if raised.at is None else min(raised.at, exit.ended_at),
         stopped_by_us=stopped,
         lost_peer=failed and is_peer_loss(signal, ended_it.exception, ended_it.traceback, last),
-        exception=_with_holder(
-            raised.exception and shortened(raised.exception, _EXCEPTION_MAX), owner
-        ),
-        traceback=raised.traceback and shortened(raised.traceback, _TRACEBACK_MAX),
+        exception=told.exception and shortened(told.exception, _EXCEPTION_MAX),
+        traceback=told.traceback and shortened(told.traceback, _TRACEBACK_MAX),
         last_lines=last,
+        script_end=script_end_of_text(_read(end_file)[0]),
     )
 
 
@@ -76,6 +80,25 @@ def _raised(exit: Exit, error_file: str, printed: Printed) -> Raised:
             is_new = printed.until >= (exit.stopped_at or exit.ended_at) - _TEARDOWN_S
             return raised._replace(at=printed.until if is_last and is_new else None)
     return Raised()
+
+
+_LOST_CHILD = r"DataLoader worker \(pid|ProcessExitedException|[/\\]multiprocessing[/\\]popen_"
+"""Exceptions that say of another process only that it has ended."""
+
+
+def _explained(raised: Raised, printed: Printed, owner: str) -> Raised:
+    """The exception with what this process knows of its cause, in a line before."""
+    if raised.exception is None:
+        return raised
+    if re.search(_LOST_CHILD, "%s\n%s" % (raised.exception, raised.traceback)):
+        child = exception_before([_TORCHS_MARK.sub("", line) for line in printed.lines[-1]])
+        if child.exception is not None and child.traceback is not None:
+            again = "_fixup_main_from_path" in child.traceback
+            who = "a spawned process ran the script again" if again else "a child process failed"
+            exception = "%s: %s\n%s" % (who, child.exception, raised.exception)
+            traceback = "%s\n%s" % (child.traceback, raised.traceback or "")
+            return Raised(exception, traceback, raised.at)
+    return raised._replace(exception=_with_holder(unwrapped(raised.exception), owner))
 
 
 def exception_at_the_end(streams: Sequence[List[str]]) -> Optional[str]:
@@ -127,10 +150,10 @@ _PORT = r"port: ?(\d+)"
 _LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
 
 
-def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
-    """The exception, with a last line that names the holder of the port if that is visible to this
+def _with_holder(exception: str, owner: str) -> str:
+    """The exception, with a first line that names the holder of the port if that is visible to this
     process. `owner`: the reader, who sees no name of another's job."""
-    found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
+    found = re.search(_PORT, exception) if _IN_USE in exception else None
     if not found:
         return exception
     port = found.group(1)
@@ -150,7 +173,7 @@ def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
     line = content("/proc/%d/cmdline" % holder).replace(b"\0", b" ")
     command = line.decode("utf-8", "replace").strip()[:200] or "ended since"
     told = "%s (process %d)" % (job, holder) if job else "process %d (%s)" % (holder, command)
-    return "%s\nport %s is held by %s" % (exception, port, told)
+    return "port %s is held by %s\n%s" % (port, told, exception)
 
 
 def _job_of(pid: int, owner: str) -> Optional[str]:

@@ -1,22 +1,21 @@
 """Decides for every runtime the next step of a gang, which losses of workers an elastic gang
 survives, and why its attempt ended. Pure."""
 
-import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
-from os.path import basename
 from typing import Any, NamedTuple
 
-from client_lib.launcher_protocol import exceptions, outcome
+from client_lib.launcher_protocol import outcome
 from client_lib.launcher_protocol.report import Report, rank_of_json
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.stacks import RankStacks, groups, named, read_worker
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Failure, WorkerInfo
 from client_lib.worker.preflight import PEER_LOST
+from server_stub.runtimes.lost_peers import finished_peers
 from server_stub.worker_gateway.worker import Quiet
 
 
@@ -207,9 +206,11 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
         reason = Reason(found.reason)
         message = found.message
     exception = first.exception
-    if note := finished_peers(first, ends):
-        message = f"{message}; {note}"
-        exception = f"{exception}\n{note}" if exception else None  # it is shown with the failure
+    if note := finished_peers(first, ends):  # the rank's own exception is a consequence
+        consequence = (exception or "").partition("\n")[0]
+        has_it = consequence and consequence in message
+        message = message.replace(consequence, note) if has_it else f"{message}; {note}"
+        exception = f"{note}\n{exception}" if exception else note
     failure = Failure(
         worker=number,
         rank=first.rank,
@@ -305,61 +306,3 @@ def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:
         datetime.fromisoformat(worker.report["ended_at"]) for worker in workers if worker.report
     ]
     return max(times, default=None)
-
-
-# --- ranks that had ended with code 0 when another rank lost them: a rank with less data than the
-# others leaves its loop early, and the others wait for this rank in the next collective
-
-_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
-_LIBRARY = re.compile(
-    r"[/\\](lib|lib64)[/\\]python3|-packages[/\\]|^<frozen |[/\\]rank_runner(\.py$|[/\\])"
-)
-_WRAPPERS = ("wrapper", "decorate_context", "inner")
-"""Names of functions of torch that wrap the function which the script called."""
-_NAMED = 3  # ranks that a message lists; if there are more, their number
-
-
-def finished_peers(first: outcome.Ended, ranks: Sequence[outcome.Ended]) -> str | None:
-    """A sentence for the message of the rank that failed first; None: it did not lose
-    a rank that had succeeded.
-    """
-    # a rank's connections close before its process is gone
-    limit = first.failed_at + outcome.SAME_MOMENT_S
-    done = [
-        rank.rank
-        for rank in ranks
-        if not rank.failed and not rank.stopped_by_us and rank.ended_at <= limit
-    ]
-    if not first.lost_peer or not done:
-        return None
-    question = "does it have less data?" if len(done) == 1 else "do they have less data?"
-    return (
-        f"{_names(done)} had ended with code 0 when rank {first.rank} "
-        f"{_place(first.traceback or '')}: {question}"
-    )
-
-
-def _names(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > _NAMED:
-        return f"{len(ranks)} ranks"
-    return f"ranks {', '.join(map(str, sorted(ranks)))}"
-
-
-def _place(traceback: str) -> str:
-    """Describe a stack as `was in all_reduce (train.py:6)`: the last line of the user's code, and
-    the function that this line called."""
-    chained = [traceback.find(marker) for marker in exceptions.CHAINED if marker in traceback]
-    # of the exception that was raised first
-    frames = _FRAME.findall(traceback[: min(chained, default=None)])
-    own = [number for number, (path, _, _) in enumerate(frames) if not _LIBRARY.search(path)]
-    if not own:
-        return "lost its connection"
-    path, line, _ = frames[own[-1]]
-    here = f"{basename(path)}:{line}"
-    below = [function for _, _, function in frames[own[-1] + 1 :]]
-    called = next(
-        (name for name in below if name not in _WRAPPERS and not name.startswith("_")), None
-    )
-    return f"was in {called} ({here})" if called else f"was at {here}"

@@ -45,6 +45,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
+class ScriptEnd(_Strict):
+    """The fields of `client_lib.launcher_protocol.script_end.ScriptEnd`."""
+
+    exited_at: str | None = None
+    group: str = ""
+    collectives: _Number = 0
+    places: dict[str, _Number] = {}
+
+
 class RankEnd(_Strict):
     """The fields of `client_lib.launcher_protocol.outcome.Ended`; the choice of the
     first failure needs them.
@@ -61,6 +70,7 @@ class RankEnd(_Strict):
     exception: str | None
     traceback: str | None
     last_lines: _Many[str]
+    script_end: ScriptEnd | None = None
 
 
 class LeftOut(_Strict):

@@ -236,6 +236,19 @@ CAUSED = {
         "RuntimeError: CUDA error: out of memory",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     ),
+    "makes a collective that other ranks do not make": (
+        "rank 0 made 8 collectives, ranks 1, 2 made 7: the extra one is barrier in save_checkpoint "
+        "(ckpt.py:4), which only rank 0 entered; ranks 1, 2 had ended with code 0 when rank 0 was "
+        f"in barrier (ckpt.py:8)\n{_CLOSED}",
+    ),
+    "lost a rank that had left a loop by an exit": (
+        "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:6): rank 1 left a "
+        f"loop by an exit (train.py:4). Its last line: 'preempted, saving'\n{_CLOSED}",
+    ),
+    "lost a rank that had ended with code 0": (
+        "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:6): does it have "
+        f"less data?\n{_CLOSED}",
+    ),
     "needs a GPU and finds none": (
         "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
         "RuntimeError: nccl2 requires at least one CUDA device",

@@ -307,8 +307,7 @@ def test_a_rank_that_left_its_loop_early_is_named_in_the_message(
         "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:5): does it have "
         "less data?"
     )
-    assert job.info().message.startswith("rank 0 ended with exit code 1: RuntimeError: ")
-    assert job.info().message.endswith(f"; {told}")
+    assert job.info().message == f"rank 0 ended with exit code 1: {told}"
     assert told in str(failed.value)
     assert told in job.explain()
     assert "DistributedSampler" in job.explain()

@@ -12,7 +12,7 @@ from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import Failure
 from client_lib.worker.function_runner import PACKAGES
 from server_stub.failures import hint_for, missing_file, path_beside_submitter
-from server_stub.runtimes.verdict import finished_peers as note
+from server_stub.runtimes.lost_peers import finished_peers as note
 
 SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/ann/project", working_dir="src")
 PYTHON = "/venv/bin/python"

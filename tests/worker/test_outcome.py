@@ -9,11 +9,14 @@ import pytest
 
 from client_lib.launcher_protocol.exceptions import (
     Raised,
+    exception_before,
     exception_of_error_file,
     exception_of_lines,
+    unwrapped,
 )
 from client_lib.launcher_protocol.outcome import Ended, first_failure, of_ranks
 from client_lib.launcher_protocol.report import rank_as_json, rank_of_json
+from client_lib.launcher_protocol.script_end import ScriptEnd, script_end_of_text
 from client_lib.worker.rank_end import ended, failed_below
 from client_lib.worker.ranks import Exit
 from client_lib.worker.worker_log import Printed
@@ -106,6 +109,33 @@ def test_stopped_from_outside_is_cancelled_whatever_the_ranks_said() -> None:
 def test_a_rank_goes_through_json() -> None:
     one = rank(3, exception="ValueError: x", failed_at=9.25, last_lines=["a"])
     assert rank_of_json(rank_as_json(one)) == one
+    told = ScriptEnd("train.py:7", "gloo:0", 3, {"barrier (train.py:4)": 3})
+    assert rank_of_json(rank_as_json(one._replace(script_end=told))).script_end == told
+    older: Any = rank_as_json(one)
+    del older["script_end"]
+    assert rank_of_json(older) == one
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", None),
+        ("[1]", None),
+        ("[" * 10**5, None),
+        ("{}", ScriptEnd()),
+        ('{"exited_at": 3, "group": [], "collectives": "9", "places": 1}', ScriptEnd()),
+        ('{"collectives": -1, "places": {"a": true, "b": 2}}', ScriptEnd(places={"a": 0, "b": 2})),
+        ('{"exited_at": "%s"}' % ("x" * 999), ScriptEnd("x" * 200)),
+    ],
+)
+def test_the_end_of_a_script_is_read_from_any_file(text: str, told: ScriptEnd | None) -> None:
+    assert script_end_of_text(text) == told
+
+
+def test_no_more_than_some_places_of_a_script_are_read() -> None:
+    told = script_end_of_text(json.dumps({"places": dict.fromkeys(map(str, range(999)), 1)}))
+    assert told
+    assert len(told.places) == 64
 
 
 NOTHING = [
@@ -163,6 +193,57 @@ def test_the_last_traceback_of_the_lines() -> None:
     assert exception_of_lines(lines) == Raised("ValueError: 2", "\n".join(lines[5:9]) + "\n")
     assert exception_of_lines(["Traceback (most recent call last):", "  cut"]) == Raised()
     assert exception_of_lines([]) == Raised()
+
+
+WRAPPED = """\
+FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/env/torch/utils/data/_utils/worker.py", line 375, in _worker_loop
+    data = fetcher.fetch(index)
+           ^^^^^^^^^^^^^^^^^^^^
+  File "/home/ann/train.py", line 6, in __getitem__
+    open("/data/coco/x.jpg")
+FileNotFoundError: [Errno 2] No such file or directory: '/data/coco/x.jpg'
+"""
+
+
+@pytest.mark.parametrize(
+    ("exception", "own"),
+    [
+        (
+            WRAPPED,
+            "FileNotFoundError: [Errno 2] No such file or directory: '/data/coco/x.jpg' (in "
+            "DataLoader worker process 0)",
+        ),
+        (
+            "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with "
+            'the following error:\nTraceback (most recent call last):\n  File "a", line 1\n'
+            "ValueError: two\nlines\n",
+            "ValueError: two (in process 1)\nlines",
+        ),
+        ("KeyError: 'lr'", "KeyError: 'lr'"),
+        ("RuntimeError: Caught KeyError in my hands.\nno more", None),
+        ("KeyError: Caught KeyError in x.\nOriginal Traceback (most recent call last):\n  a", None),
+    ],
+)
+def test_an_exception_of_a_child_stands_in_place_of_the_one_that_brings_it(
+    exception: str, own: str | None
+) -> None:
+    assert unwrapped(exception) == (own or exception)
+
+
+def test_an_exception_of_a_child_is_found_in_the_lines_too() -> None:
+    lines = ["Traceback (most recent call last):", '  File "train.py"', *WRAPPED.splitlines()]
+    assert exception_of_lines([*lines, "after"]).exception == lines[-1]
+
+
+def test_the_traceback_of_a_child_comes_before_that_of_its_rank() -> None:
+    own = ["Traceback (most recent call last):", '  File "train.py"', "RuntimeError: lost a child"]
+    child = ["Traceback (most recent call last):", '  File "/py/multiprocessing/spawn.py"', "E: 1"]
+    handled = ["Traceback (most recent call last):", '  File "train.py"', "KeyError: 1", "going on"]
+    assert exception_before([*child, *own]).exception == "E: 1"
+    assert exception_before([*handled, *own]) == Raised()
+    assert exception_before(own) == exception_before([]) == Raised()
 
 
 SCRIPT = (

@@ -110,6 +110,11 @@ def begin_entries() -> None:
         pass
 
 
+def is_sending() -> bool:
+    """True in a rank that trains with others."""
+    return _sender is not None
+
+
 def send_last_entries() -> None:
     """Send the entries that are not sent yet, at the end of the process."""
     try:

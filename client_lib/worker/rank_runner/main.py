@@ -10,6 +10,7 @@ from client_lib.worker.rank_runner.error_file import write_error_file
 from client_lib.worker.rank_runner.frames import HIDDEN, HIDDEN_FILES, remove_our_frames
 from client_lib.worker.rank_runner.hooks import hook_imports
 from client_lib.worker.rank_runner.pipes import bring_own_output
+from client_lib.worker.rank_runner.script_end import note_exit
 from client_lib.worker.rank_runner.teardown import INTERRUPTED, end
 from client_lib.worker.rank_runner.this_rank import THIS_RANK
 
@@ -82,6 +83,7 @@ def _run(module: Any) -> int:
             source = file.read()
         exec(compile(source, module.__file__, "exec", dont_inherit=True), vars(module))
     except SystemExit as exit:
+        note_exit(exit)
         return _status_of(exit)
     # any exception of the script is reported as the interpreter does
     except BaseException as error:  # noqa: BLE001

@@ -14,6 +14,8 @@ class _ThisRank:
     """The launcher's WORLD_SIZE, until the rank has told of its group; 0: nothing is to tell."""
     world_file = ""
     """Path of the file in which the rank tells of a smaller group."""
+    exited_at = ""
+    """The place of the exit by which the script has left a loop; "": it has left none."""
     is_forked = False
     """True in a process forked from a warm pool."""
 
