@@ -86,9 +86,11 @@ def judge(unit: Unit) -> Generator[None, None, single_files.Judged]:
         verdicts += yield from _judge_files(part, inside)
         if rule:
             verdict = yield from _judge_by(rule, part)
-            verdicts += [verdict] if verdict else []
+            if verdict and verdict.missing:
+                where = f"{inside}: " if inside else ""
+                verdicts.append(verdict._replace(missing=where + verdict.missing))
     # what is proven is said, rather than what is in doubt
-    verdicts.sort(key=lambda verdict: (not verdict.is_proof, not verdict.missing))
+    verdicts.sort(key=lambda verdict: not verdict.is_proof)
     return single_files.Judged(unit.rule.format, verdicts[0] if verdicts else COMPLETE)
 
 
