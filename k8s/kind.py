@@ -92,11 +92,17 @@ def _parse_arguments() -> argparse.Namespace:
     reached = parser.add_mutually_exclusive_group()
     reached.add_argument(
         "--port",
-        type=int,
+        type=_port,
         help=f"of this machine, for the server of a new cluster; {needs.NODE_PORT} by default",
     )
     reached.add_argument("--endpoint", help="where the server of another cluster is reached")
     return parser.parse_args()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text[:6]) < 2**16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 1 to 65535")
+    return int(text)
 
 
 def check(run: Run) -> None:
@@ -252,7 +258,7 @@ def _token() -> str:
     """
     path = OVERLAY / "token"
     users = OVERLAY / "users.toml"
-    if not (path.exists() and users.exists()):
+    if not (path.exists() and path.stat().st_size and users.exists()):
         users.unlink(missing_ok=True)
         made = _output(
             sys.executable, "-m", "server_stub", "token", "demo", "--users-file", str(users)

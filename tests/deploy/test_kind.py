@@ -249,6 +249,20 @@ def test_a_full_disk_is_named(place: Place, tmp_path: Path) -> None:
         subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "80x", "9" * 5000])
+def test_a_port_that_is_none(place: Place, port: str) -> None:
+    script = str(place.project / "k8s" / "kind.py")
+    done = subprocess.run(
+        [sys.executable, script, "check", f"--port={port}"],
+        env=place.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "is no port: 1 to 65535" in done.stderr
+    assert place.calls == []
+
+
 def test_a_port_that_is_taken(place: Place) -> None:
     with socket.create_server(("127.0.0.1", place.port)):
         assert_refused(place, f"port {place.port} of 127.0.0.1", "make kind KIND_PORT=")
@@ -406,6 +420,14 @@ def test_every_source_that_it_passes_is_an_argument_of_the_dockerfile() -> None:
     text = (ROOT / "k8s" / "kind.py").read_text()
     (passed,) = re.findall(r"BUILD_ARGUMENTS = \((.*?)\)", text, re.DOTALL)
     assert set(re.findall(r"\w+", passed)) == declared - {"COMMIT"}
+
+
+def test_a_token_that_was_never_written_is_made_anew(place: Place) -> None:
+    overlay = place.project / "k8s" / "overlays" / "kind"
+    (overlay / "users.toml").touch()
+    (overlay / "token").touch()
+    assert place.run("server").returncode == 0
+    assert (overlay / "token").read_text().strip()
 
 
 def test_the_token_is_made_once_and_for_this_user_alone(place: Place) -> None:
