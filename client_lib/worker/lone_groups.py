@@ -24,6 +24,8 @@ _LONGEST_S = 30.0
 """Longest pause between two looks."""
 _OLDER = 50
 """Between these bounds, the pause is the time that the ranks have run, divided by this."""
+_DIGITS = 9
+"""Longest number of ranks, in digits."""
 _SHARE = 0.001
 """Largest part of a core that looks take: after a look of more CPU time the pause is longer."""
 
@@ -97,7 +99,8 @@ class LoneGroups:
         first = self._plan.worker * self._plan.processes_per_worker
         for rank in range(first, first + self._plan.processes_per_worker):
             size = content(os.path.join(self._folder, "world-%d" % rank))
-            if size.isdigit():
+            # a script may write anything there
+            if size.isdigit() and len(size) <= _DIGITS:
                 self._note(_sentence_of_rank(rank, int(size), self._plan))
                 return True
         return False

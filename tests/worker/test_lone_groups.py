@@ -100,3 +100,13 @@ def test_a_rank_with_a_world_size_of_its_own_is_named(worker: Make, script: str)
 def test_a_rank_of_the_whole_job_is_not_named(worker: Make, size: str) -> None:
     script = f"import os; os.environ['WORLD_SIZE'] = {size}"
     assert "notes" not in worker(script, processes_per_worker=2).run()
+
+
+@pytest.mark.process
+def test_a_number_of_ranks_that_nobody_has_is_not_read(worker: Make) -> None:
+    one = worker("", n_workers=2)
+    one.script.write_text(
+        f"open({one.directory.stacks!r} + '/world-0', 'w').write('9' * 5000); print('goes on')"
+    )
+    assert "notes" not in one.run()
+    assert one.lines() == ["goes on"]
