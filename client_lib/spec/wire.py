@@ -98,7 +98,7 @@ class Attention(Lenient):
 
     code: str
     """`loss`: a loss is NaN or infinite. `hung`: the ranks hang. `slow`: a rank or worker holds up
-    the others. A newer server may send other codes."""
+    the others. `stuck`: it waits for a job that hangs. A newer server may send other codes."""
     sentence: str
     """One line for people."""
 

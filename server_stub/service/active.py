@@ -74,6 +74,8 @@ class ActiveJob(StoredJob):
     reported: set[tuple[int, str]] = field(default_factory=set)
     """(attempt, note) of notes that are events already."""
     remove_at_end: bool = False
+    stuck: bool = False
+    """True while it waits for the end of a job that hangs."""
     timers: dict[str, Timer] = field(default_factory=dict)
 
     @property
@@ -88,7 +90,7 @@ class ActiveJob(StoredJob):
             return
         self.events += transitions
         info = status.info
-        told = info.attention if info.state.final else attention(info)
+        told = info.attention if info.state.final else attention(info, stuck=self.stuck)
         self.status = status.shows(version=self.info.version + 1, attention=told)
 
     def next_row(self) -> JobRow:

@@ -24,10 +24,19 @@ class Seen(NamedTuple):
 NOTHING = Seen()
 
 
-def attention(info: JobInfo, seen: Seen = NOTHING) -> list[Attention]:
-    """List what the job deserves as it is now."""
+def is_hung(info: JobInfo) -> bool:
+    """True if the ranks hang now."""
+    return info.state is State.RUNNING and info.reason is Reason.HUNG
+
+
+def attention(info: JobInfo, seen: Seen = NOTHING, *, stuck: bool = False) -> list[Attention]:
+    """List what the job deserves as it is now. `stuck`: it waits for the end of a job that
+    hangs.
+    """
     found = []
-    if info.state is State.RUNNING and info.reason is Reason.HUNG:
+    if info.state is State.PENDING and stuck:
+        found.append(Attention(code="stuck", sentence=info.message))
+    if is_hung(info):
         found.append(Attention(code="hung", sentence=info.message))
     if seen.loss:
         found.append(Attention(code="loss", sentence=seen.loss))

@@ -11,6 +11,7 @@ from client_lib.spec.job import Condition
 from client_lib.spec.request import Dependency
 from client_lib.spec.wire import GroupInfo
 from server_stub.service.active import ActiveJob
+from server_stub.service.attention import is_hung
 
 _NAMED = 3
 """Largest number of dependencies that a message names."""
@@ -76,8 +77,16 @@ class Gate:
     def _end(self, dependency: Dependency) -> str:
         """The end that a job waits for, with the state of the other job or group."""
         job = self._active.get(dependency.id)
-        state = f" ({job.info.state})" if job else ""
+        hangs = ", hangs" if job and is_hung(job.info) else ""
+        state = f" ({job.info.state}{hangs})" if job else ""
         return f"{dependency.name}{state} {_TO_END[dependency.condition]}"
+
+    def is_stuck(self, active: ActiveJob) -> bool:
+        """True if the job waits for the end of a job that hangs."""
+        left = [
+            dependency.id for dependency in active.info.dependencies if dependency.ended is None
+        ]
+        return any(is_hung(self._active[each].info) for each in left if each in self._active)
 
     def why_stop(self, group_id: str | None, failed: str | None) -> str:
         """The reason why the members of a group must stop after the member `failed` has

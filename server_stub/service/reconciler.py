@@ -350,6 +350,7 @@ class Reconciler:
             for job_or_group, state in ended.items():
                 for number, active in enumerate(self.gate.release(job_or_group), 1):
                     now = self._clock.now()
+                    active.stuck = False  # what is left of its wait is looked at again
                     self._decide(
                         active, lifecycle.note_dependency(active.status, job_or_group, state, now)
                     )
@@ -363,6 +364,7 @@ class Reconciler:
         if status.stop:
             self._end(active, Reason.CANCELLED, "")
         elif active.info.message != why:
+            active.stuck = self.gate.is_stuck(active)
             self._refresh(active, active.status.shows(message=why))
 
     def _submit_attempt(self, active: ActiveJob, status: JobStatus) -> None:

@@ -204,6 +204,24 @@ def test_a_list_looks_at_the_logs_of_ended_jobs_never(
     run(bench, main)
 
 
+def test_a_job_that_waits_for_one_that_hangs_deserves_attention_until_that_moves(
+    bench: Bench,
+) -> None:
+    async def main(job_id: str) -> None:
+        await bench.submit(name="next", after=["ok:one"])
+        await becomes(bench, Reason.HUNG)
+        waiting = await bench.until_info("next", lambda info: bool(info.attention))
+        sentence = "waits for one (RUNNING, hangs) to succeed"
+        expected = Attention(code="stuck", sentence=sentence)
+        assert (waiting.attention, waiting.message) == ([expected], sentence)
+        assert (await listed(bench.service, name_prefix="next")).jobs[0].attention == [expected]
+        bench.runtime.runs(job_id)
+        await becomes(bench, Reason.RUNNING)
+        await bench.until_info("next", lambda info: not info.attention)
+
+    with_two_ranks(bench, main)
+
+
 # --- groups
 
 
