@@ -167,6 +167,27 @@ def test_the_progress_moves_without_another_page(page: Any, server: Running) -> 
     assert {each for each in pages if "/api/" not in each} == set()
 
 
+def test_a_job_whose_loss_becomes_nan_turns_amber_without_another_page(
+    page: Any, server: Running
+) -> None:
+    log = log_of(server, running_job(server))
+    steps = [log.record(f"step {n} loss={'nan' if n > 2 else n}", at=n) for n in range(9)]
+    log.append(steps[:3])
+    open_job(page, server)
+    page.wait_for_selector("#status .state.running:not(.attention)")
+    assert page.title() == "train · client_lib"
+    log.append(steps[3:])
+    page.wait_for_selector("#status .state.running.attention")
+    assert "loss was NaN from step 3" in page.inner_text("#status .summary")
+    assert page.title() == "⚠ train · client_lib"
+    assert page.get_attribute("link[rel=icon]", "href") == "../static/attention.svg"
+    page.goto(server.url)
+    page.wait_for_selector("#jobs .state.running.attention")
+    assert "loss was NaN from step 3" in page.inner_text("#jobs")
+    assert violations(page) == []
+    page.wait_for_selector("svg.spark circle")
+
+
 def test_the_page_of_the_server_shows_its_figures_as_they_change(
     page: Any, server: Running
 ) -> None:

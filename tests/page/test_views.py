@@ -244,6 +244,14 @@ def test_the_page_shows_the_columns_that_the_list_names(monkeypatch: pytest.Monk
     assert job["reason"] in shown
 
 
+def test_a_retry_that_went_well_is_a_note_beside_the_other_facts() -> None:
+    ended = {"state": "SUCCEEDED", "reason": "Completed", "message": "", "failure": None}
+    page = job_page(info(**ended, attempt=2, retry="1 of 3 retries"), [])
+    assert "attempt 2, 1 of 3 retries" in page
+    assert "attention" not in page.replace('data-attention=""', "")
+    assert "attempt" not in Page(job_page(info(**ended, attempt=1), [])).text
+
+
 LOST = {"code": "loss", "sentence": "loss was NaN on rank 1 from step 5 (rank 0: finite)"}
 
 
@@ -270,7 +278,7 @@ def test_a_job_that_deserves_attention_has_a_dot_a_title_and_an_icon_of_its_own(
     assert table.count(' attention">') == 2
     assert Page(table).text.count(LOST["sentence"]) == 2
     healthy = job_page(info(**facts), [])
-    assert "attention" not in healthy
+    assert "attention" not in healthy.replace('data-attention=""', "")
     assert "⚠" not in healthy
 
 

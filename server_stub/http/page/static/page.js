@@ -94,7 +94,8 @@ async function changed() {
   const params = { owner: job.owner, after_version: job.version, wait: running ? PROGRESS_S : WAIT_S };
   const now = await (await call("GET", jobPath(), params, { signal: waits.signal })).json();
   if (String(now.version) !== job.version) return true;
-  return running && (Date.now() - drawnAt > DRAWN_MS || !showProgress(now.progress ?? {}));
+  const codes = (now.attention ?? []).map((/** @type {{code: string}} */ each) => each.code).join(" ");
+  return running && (Date.now() - drawnAt > DRAWN_MS || codes !== job.attention || !showProgress(now.progress ?? {}));
 }
 
 /** Show the progress in the elements that the server has drawn; false: some are not there yet.
