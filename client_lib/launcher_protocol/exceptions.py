@@ -49,7 +49,22 @@ def exception_of_lines(lines: Sequence[str]) -> Raised:
     if span is None:
         return Raised()
     begin, end = span
-    return Raised(lines[end], "\n".join(lines[begin : end + 1]) + "\n")
+    last = end  # of a text that goes on below the name of its class
+    while (
+        lines[end].rstrip().endswith(":")
+        and lines[last + 1 : last + 2]
+        and (not lines[last + 1] or lines[last + 1][0].isspace())
+    ):
+        last += 1
+    exception = "\n".join(lines[end : last + 1]).rstrip("\n")
+    return Raised(exception, "\n".join(lines[begin : last + 1]) + "\n")
+
+
+def headline(exception: str) -> str:
+    """The first line of an exception, and the next one where the first ends with a colon."""
+    lines = [line for line in exception.splitlines() if line.strip()] or [""]
+    goes_on = lines[0].rstrip().endswith(":") and len(lines) > 1
+    return "%s %s" % (lines[0].rstrip(), lines[1].strip()) if goes_on else lines[0]
 
 
 def exception_before(lines: Sequence[str]) -> Raised:

@@ -9,7 +9,7 @@ chooses.
 import re
 from typing import List, NamedTuple, Optional, Sequence
 
-from client_lib.launcher_protocol.exceptions import CHAINED
+from client_lib.launcher_protocol.exceptions import CHAINED, headline
 from client_lib.launcher_protocol.reasons import (
     CANCELLED,
     COMPLETED,
@@ -117,7 +117,7 @@ def of_ranks(
     reason = SIGNAL
     message = "rank %d was killed by signal %s" % (first.rank, first.signal)
     if first.signal is None:
-        because = ": " + first.exception.splitlines()[0] if first.exception else ""
+        because = ": " + headline(first.exception) if first.exception else ""
         reason = EXIT_CODE
         message = "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
     if group_kills:  # a child of a rank was killed, such as a data loader

@@ -13,6 +13,7 @@ from client_lib.launcher_protocol.exceptions import (
     exception_before,
     exception_of_error_file,
     exception_of_lines,
+    headline,
     unwrapped,
 )
 from client_lib.launcher_protocol.outcome import LAST_LINES, Ended, is_peer_loss
@@ -95,7 +96,7 @@ def _explained(raised: Raised, printed: Printed, owner: str) -> Raised:
         if child.exception is not None and child.traceback is not None:
             again = "_fixup_main_from_path" in child.traceback
             who = "a spawned process ran the script again" if again else "a child process failed"
-            exception = "%s: %s\n%s" % (who, child.exception, raised.exception)
+            exception = "%s: %s\n%s" % (who, headline(child.exception), raised.exception)
             traceback = "%s\n%s" % (child.traceback, raised.traceback or "")
             return Raised(exception, traceback, raised.at)
     return raised._replace(exception=_with_holder(unwrapped(raised.exception), owner))

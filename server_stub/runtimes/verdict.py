@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from client_lib.launcher_protocol import outcome
+from client_lib.launcher_protocol import exceptions, outcome
 from client_lib.launcher_protocol.report import Report, rank_of_json
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.stacks import RankStacks, groups, named, read_worker
@@ -207,7 +207,7 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
         message = found.message
     exception = first.exception
     if note := finished_peers(first, ends):  # the rank's own exception is a consequence
-        consequence = (exception or "").partition("\n")[0]
+        consequence = exceptions.headline(exception or "")
         has_it = consequence and consequence in message
         message = message.replace(consequence, note) if has_it else f"{message}; {note}"
         exception = f"{note}\n{exception}" if exception else note

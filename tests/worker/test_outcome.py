@@ -12,6 +12,7 @@ from client_lib.launcher_protocol.exceptions import (
     exception_before,
     exception_of_error_file,
     exception_of_lines,
+    headline,
     unwrapped,
 )
 from client_lib.launcher_protocol.outcome import Ended, first_failure, of_ranks
@@ -244,6 +245,17 @@ def test_the_traceback_of_a_child_comes_before_that_of_its_rank() -> None:
     assert exception_before([*child, *own]).exception == "E: 1"
     assert exception_before([*handled, *own]) == Raised()
     assert exception_before(own) == exception_before([]) == Raised()
+
+
+def test_an_exception_that_begins_below_its_class_is_told_by_its_text() -> None:
+    text = "RuntimeError: \n    An attempt has been made to start a new process before the\n    x\n"
+    first = "RuntimeError: An attempt has been made to start a new process before the"
+    lines = ["Traceback (most recent call last):", '  File "a"', *text.splitlines(), "after"]
+    found = exception_of_lines(lines)
+    assert found.exception
+    assert headline(found.exception) == headline(text) == first
+    assert of_ranks([rank(0, exception=text)], cancelled=False, oom_kills=0).message.endswith(first)
+    assert [headline(said) for said in ("KeyError: 1\nx", "E:", "")] == ["KeyError: 1", "E:", ""]
 
 
 SCRIPT = (
