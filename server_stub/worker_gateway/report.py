@@ -3,7 +3,7 @@ Processes of the job can write it, so it may hold anything."""
 
 import json
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 
@@ -45,15 +45,6 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class ScriptEnd(_Strict):
-    """The fields of `client_lib.launcher_protocol.script_end.ScriptEnd`."""
-
-    exited_at: str | None = None
-    group: str = ""
-    collectives: _Number = 0
-    places: dict[str, _Number] = {}
-
-
 class RankEnd(_Strict):
     """The fields of `client_lib.launcher_protocol.outcome.Ended`; the choice of the
     first failure needs them.
@@ -70,7 +61,8 @@ class RankEnd(_Strict):
     exception: str | None
     traceback: str | None
     last_lines: _Many[str]
-    script_end: ScriptEnd | None = None
+    script_end: Any = None
+    """Its reader, `script_end_of_json`, takes anything."""
 
 
 class LeftOut(_Strict):

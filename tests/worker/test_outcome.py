@@ -112,6 +112,8 @@ def test_a_rank_goes_through_json() -> None:
     assert rank_of_json(rank_as_json(one)) == one
     told = ScriptEnd("train.py:7", "gloo:0", 3, {"barrier (train.py:4)": 3})
     assert rank_of_json(rank_as_json(one._replace(script_end=told))).script_end == told
+    wrong: Any = rank_as_json(one) | {"script_end": [told]}
+    assert rank_of_json(wrong) == one
     older: Any = rank_as_json(one)
     del older["script_end"]
     assert rank_of_json(older) == one
