@@ -92,7 +92,8 @@ def _explained(raised: Raised, printed: Printed, owner: str) -> Raised:
     if raised.exception is None:
         return raised
     if re.search(_LOST_CHILD, "%s\n%s" % (raised.exception, raised.traceback)):
-        child = exception_before([_TORCHS_MARK.sub("", line) for line in printed.lines[-1]])
+        stderr = printed.lines[-1] if printed.lines else []
+        child = exception_before([_TORCHS_MARK.sub("", line) for line in stderr])
         if child.exception is not None and child.traceback is not None:
             again = "_fixup_main_from_path" in child.traceback
             who = "a spawned process ran the script again" if again else "a child process failed"

@@ -186,6 +186,13 @@ def test_a_report_of_many_ranks_with_long_exceptions_can_be_read(tmp_path: Path)
     assert len(json.dumps([rank_as_json(one)] * 100)) < MAX_BYTES
 
 
+def test_a_lost_child_of_a_rank_that_has_printed_nothing_is_told_as_it_is(tmp_path: Path) -> None:
+    lost = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    (tmp_path / "0.json").write_text(json.dumps({"message": {"message": lost, "extraInfo": {}}}))
+    exit = Exit(0, 1, None, 1.0, 10.0, None)
+    assert ended(exit, str(tmp_path / "0.json"), Printed([], 10.0), "").exception == lost
+
+
 def test_an_error_file_may_hold_a_bare_message() -> None:
     assert exception_of_error_file('{"message": "bare"}') == Raised("bare")
 
