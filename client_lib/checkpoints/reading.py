@@ -1,5 +1,6 @@
 """A regular file, opened without waiting and read by pieces."""
 
+import errno
 import os
 import stat
 from typing import Generator, Iterator, Match, Optional, Pattern
@@ -21,7 +22,12 @@ class File:
         """Raises OSError; NotAFile for what is not a regular file."""
         # without O_NONBLOCK, a FIFO would hold the caller until somebody writes into it
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
-        self._descriptor = os.open(path, flags)
+        try:
+            self._descriptor = os.open(path, flags)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+                raise NotAFile(f"{path} is no regular file") from error
+            raise
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)

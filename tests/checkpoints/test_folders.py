@@ -9,8 +9,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.checkpoints.kit import cut, found, only
 
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
 def test_a_distributed_checkpoint_needs_its_metadata_and_all_shards(tmp_path: Path) -> None:
     folder = tmp_path / "step_40"
     save({"a": torch.zeros(1000), "n": 7}, checkpoint_id=folder, no_dist=True)
