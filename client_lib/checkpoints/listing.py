@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from typing import Deque, Dict, Generator, Iterator, List, Optional, Set
+from typing import Deque, Dict, Generator, Iterator, List, Optional, Set, Tuple
 
 DEPTH = 4
 """Folders below the searched one, counted downwards."""
@@ -63,17 +63,14 @@ def listed(location: str) -> Generator[None, None, Folder]:
     Yields after each piece. Links are not followed. What is beyond the bounds is left out.
     """
     root = Folder(location.rstrip("/") or location[:1], ".")
-    waiting: Deque[Folder] = deque([root])
+    waiting: Deque[Tuple[Folder, int]] = deque([(root, 0)])
     left = ENTRIES
-    level = 0
     while waiting and left > 0:
-        level_size = len(waiting)
-        for _ in range(level_size):
-            folder = waiting.popleft()
-            left -= yield from _list(folder, min(left, ENTRIES_OF_FOLDER))
-            if level < DEPTH:
-                waiting.extend((yield from _newest_first(folder)))
-        level += 1
+        folder, level = waiting.popleft()
+        left -= yield from _list(folder, min(left, ENTRIES_OF_FOLDER))
+        if level < DEPTH:
+            below = yield from _newest_first(folder)
+            waiting.extend((each, level + 1) for each in below)
     return root
 
 

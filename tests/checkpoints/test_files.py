@@ -74,3 +74,18 @@ def test_a_safetensors_file_is_complete_or_says_what_is_missing(tmp_path: Path) 
     checkpoint = only(tmp_path)
     assert checkpoint.missing == "the header says 4136 bytes of tensors, the file has 4036"
     assert checkpoint.is_proof
+
+
+def test_a_safetensors_file_with_bytes_behind_it_is_refused_as_the_library_does(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "model.safetensors"
+    safetensors.torch.save_file({"a": torch.ones(10)}, path)
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.torch.load_file(path)
+    assert only(tmp_path)[5:7] == (
+        "the header says 40 bytes of tensors, the file has 41",
+        True,
+    )

@@ -7,6 +7,7 @@ import safetensors.torch
 import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from client_lib.checkpoints import distributed
 from tests.checkpoints.kit import cut, found, only
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -30,6 +31,18 @@ def test_a_distributed_checkpoint_needs_its_metadata_and_all_shards(tmp_path: Pa
     shard.write_bytes(content)
     (folder / ".metadata").unlink()
     assert only(tmp_path)[5:7] == (".metadata is missing, which is written last", True)
+
+
+def test_shards_end_whole_if_their_metadata_are_too_large_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # metadata of 2 MB would take half a second to write
+    monkeypatch.setattr(distributed, "_LARGEST_READ", 10)
+    folder = tmp_path / "step_40"
+    save({"a": torch.zeros(1000), "n": 7}, checkpoint_id=folder, no_dist=True)
+    assert not only(tmp_path).missing
+    cut(folder / "__0_0.distcp", 500)
+    assert only(tmp_path)[5:7] == ("shard __0_0.distcp is cut off: 500 bytes", True)
 
 
 def test_a_checkpoint_of_the_trainer_needs_the_file_that_is_written_last(tmp_path: Path) -> None:

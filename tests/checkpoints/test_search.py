@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from client_lib.checkpoints import search
+from client_lib.checkpoints import listing, search
 from tests.checkpoints.formats import FORMATS, state
 from tests.checkpoints.kit import found, only
 
@@ -23,6 +23,20 @@ def test_the_newest_comes_first_and_what_is_older_than_since_is_left_out(tmp_pat
         "step_1.pt",
     ]
     assert [each.step for each in search(str(tmp_path), since=2.0) if each] == [3, 2]
+
+
+def test_the_bound_leaves_out_the_oldest_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # to make 20 000 files takes seconds
+    monkeypatch.setattr(listing, "ENTRIES", 14)
+    for number in (1, 4, 3, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for step in range(5):
+            torch.save({}, folder / f"step_{step}.pt")
+        os.utime(folder, (number, number))
+    assert {path[0] for path in found(tmp_path)} == {"4", "3"}
 
 
 def test_what_is_known_and_unchanged_is_not_read_again(tmp_path: Path) -> None:
