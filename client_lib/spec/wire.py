@@ -166,7 +166,8 @@ class JobInfo(Lenient):
     """None: the job does not run, shows none, or belongs to another user."""
 
     def __repr__(self) -> str:
-        why = f": {self.message}" if self.message else ""
+        said = self.attention[0].sentence if self.attention else self.message
+        why = f": {said}" if said else ""
         return brief("JobInfo", self.name, f"{self.state} ({self.reason}), {self.spec.script}{why}")
 
     __str__ = __repr__

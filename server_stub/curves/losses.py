@@ -22,6 +22,12 @@ _NO_LOSSES = frozenset({"best", "min", "scale", "weight", "coef"})
 _EVALUATED = frozenset({"val", "valid", "validation", "test", "eval", "evaluation", "dev"})
 
 
+_NAME_MAX = 60
+"""Characters of a name in a sentence: a library may report any name."""
+_RANKS_MAX = 40
+"""Characters of a list of ranks in a sentence."""
+
+
 class Loss(NamedTuple):
     """The loss of one rank."""
 
@@ -68,7 +74,8 @@ def sentence(found: Iterable[Loss]) -> str:
     first = min(lost, key=_order)
     same_name = [each for each in all_losses if each.name == first.name]
     same = [each for each in same_name if each.lost == first.lost]
-    return f"{first.name} was {first.word}{_on(same, same_name)} from {_place(first)}" + _of_rank_0(
+    name = " ".join(first.name.split())[:_NAME_MAX]
+    return f"{name} was {first.word}{_on(same, same_name)} from {_place(first)}" + _of_rank_0(
         same, same_name
     )
 
@@ -83,7 +90,10 @@ def _on(same: Sequence[Loss], all_ranks: Sequence[Loss]) -> str:
     ranks = [each.rank for each in same if each.rank is not None]
     if not ranks or (len(same) == len(all_ranks) and 0 in ranks):
         return ""
-    return f" on rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
+    named = spans(ranks)
+    if len(named) > _RANKS_MAX:
+        return f" on {len(ranks)} ranks, such as {min(ranks)},"
+    return f" on rank{'s' if len(ranks) > 1 else ''} {named}"
 
 
 def _place(loss: Loss) -> str:

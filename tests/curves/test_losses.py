@@ -73,5 +73,15 @@ def test_a_healthy_training_has_none(curves: dict[str, Sequence[float]]) -> None
     assert said({(0, name): values for name, values in curves.items()}) == ""
 
 
+def test_the_sentence_is_one_short_line_whatever_is_reported() -> None:
+    odd = said({(0, "my\n\tloss " + "x" * 200): LOST})
+    assert odd.startswith("my loss xxx")
+    assert len(odd) < 100
+    others: dict[Key, Sequence[float]] = {
+        (rank, "loss"): LOST if rank % 2 else FINE for rank in range(200)
+    }
+    assert said(others) == "loss was NaN on 100 ranks, such as 1, from step 2 (rank 0: finite)"
+
+
 def test_the_loss_of_an_evaluation_counts_where_there_is_no_other() -> None:
     assert said({(0, "val_loss"): LOST, (0, "acc"): FINE}) == "val_loss was NaN from step 2"

@@ -179,6 +179,7 @@ def test_a_job_that_deserves_attention_is_amber_in_a_notebook_and_tells_why() ->
     for shown in (display.as_html(info, T0), display.jobs_as_html([info], 1, T0)):
         assert "loss was &lt;NaN&gt; from step 5" in shown
         assert (green in shown, amber in shown) == (False, True)
+    assert "(Completed), train.py: loss was <NaN>" in repr(info)
     healthy = display.as_html(job_at_t0(State.SUCCEEDED, Reason.COMPLETED), T0)
     assert (green in healthy, amber in healthy) == (True, False)
     lost = job_at_t0(State.FAILED, Reason.EXIT_CODE, attention=told)
