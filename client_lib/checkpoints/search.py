@@ -1,8 +1,9 @@
 """Walks a folder, finds the checkpoints in it, and judges them, the newest first."""
 
 import os
+import posixpath
 import stat
-from typing import Generator, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Generator, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from client_lib.checkpoints import folders, single_files
 from client_lib.checkpoints.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ def search(
     for candidate in candidates:
         if candidate.modified < since:
             break
-        names = named_by.get(candidate.path, ())
+        names = _pointers_to(candidate.path, named_by)
         earlier = known.get(candidate.path) if known else None
         if earlier and _is_same(candidate, earlier):
             yield earlier._replace(pointers=names)
@@ -57,6 +58,15 @@ def search(
                 names,
             )
         yield None
+
+
+def _pointers_to(path: str, named_by: Mapping[str, Tuple[str, ...]]) -> Tuple[str, ...]:
+    """The pointers that name this path, or a folder above it."""
+    found = named_by.get(path, ())
+    while posixpath.dirname(path):
+        path = posixpath.dirname(path)
+        found += named_by.get(path, ())
+    return found
 
 
 class _Candidate(NamedTuple):

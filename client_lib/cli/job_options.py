@@ -94,7 +94,7 @@ Every field stands under one heading."""
 
 MORE_HELP = {
     "env_variables": "NAME alone passes on the value that it has here.",
-    "checkpoint_params": "As in keep=3,damaged=aside.",
+    "checkpoint_params": "As in keep=3,from_step=400.",
     "gpus": "As in 0,1.",
     "health_params": "As in log_period=30,action=restart.",
 }
@@ -144,17 +144,15 @@ def _flag(text: str) -> tuple[str, str | None]:
     return (text, None) if text and "=" not in text else key_value(text)
 
 
-def _keys(text: str, number: str) -> dict[str, Any]:
-    """`keep=3,damaged=aside` -> a value for each key; the key `number` has a whole number."""
+def _keys(text: str, numbers: Sequence[str]) -> dict[str, Any]:
+    """`keep=3,damaged=aside` -> a value for each key; the keys `numbers` have whole numbers."""
     given: dict[str, Any] = dict(key_value(part) for part in text.split(","))
-    if number in given:
-        given[number] = _whole(given[number])
-    return given
+    return {name: _whole(text) if name in numbers else text for name, text in given.items()}
 
 
 def _watchdog(text: str) -> dict[str, Any]:
     """`log_period=30,action=restart` -> the fields of HealthParams."""
-    given = _keys(text, "log_period")
+    given = _keys(text, ["log_period"])
     if "sub_actions" in given:
         given["sub_actions"] = given["sub_actions"].split("+")
     return given
@@ -279,7 +277,7 @@ def reading_of(name: str) -> Reading:
     if leaves == [HealthParams]:
         return Reading(str, _watchdog, "KEY=VALUE,...")
     if leaves == [CheckpointParams]:
-        return Reading(str, partial(_keys, number="keep"), "KEY=VALUE,...")
+        return Reading(str, partial(_keys, numbers=["keep", "from_step"]), "KEY=VALUE,...")
     kind, *others = leaves
     is_simple = isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)
     if not others and (is_simple or get_origin(kind) is Literal):

@@ -66,6 +66,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     the job's events only tell of it."""
     keep_checkpoints: Optional[int] = None
     """Number of steps whose checkpoints stay in `checkpoint_dir`; None: all."""
+    from_step: Optional[int] = None
+    """Step from which the first attempt starts; None: from the last one that was copied."""
     checkpoints_from: Optional[str] = None
     """Folder, or glob of one, that worker 0 copies to checkpoint_dir before
     the first start; None: none.

@@ -168,6 +168,10 @@ class CheckpointParams(Strict):
     checkpoints; earlier ones are removed while the job runs. Only complete checkpoints with a step
     in their name count; what has none, or what a pointer such as `latest` names, stays. None: all
     are kept."""
+    from_step: Annotated[int, Field(ge=0, le=10**15)] | None = None
+    """Step from which the job starts: of the checkpoints that are copied for it (checkpoint_from, a
+    resubmit that resumes), later ones are moved to a hidden folder before the first attempt. None:
+    from the last."""
     damaged: Literal["aside", "leave"] | None = None
     """A newest checkpoint that is certainly damaged, before the ranks start. `aside`: it is moved
     to the folder `.damaged`, so that the script resumes from the one before. `leave`: an event
@@ -469,8 +473,17 @@ class JobSpec(Strict):
     logs_dir: Line | None = None
     """Directory of log files on the ML Space platform; here `client-lib logs` reads logs."""
 
+    @property
+    def _from_step(self) -> int | None:
+        return self.checkpoint_params.from_step if self.checkpoint_params else None
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
+        if self.checkpoint_dir is not None and self._from_step is not None:
+            raise ValueError(
+                "checkpoint_params.from_step is for checkpoints that are copied to the job's own "
+                "directory: leave checkpoint_dir out"
+            )
         if self.checkpoint_from is not None and self.checkpoint_dir is not None:
             raise ValueError(
                 "checkpoint_from copies to the job's own directory: leave checkpoint_dir out"

@@ -304,6 +304,11 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
     if plan.checkpoints_from and plan.worker == 0:
         with _refusing("the checkpoints of the job before can't be copied"):
             copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
+    if plan.from_step is not None and plan.worker == 0 and plan.attempt == 1:
+        from client_lib.worker.earlier_step import NoSuchStep, go_back  # here: few jobs do so
+
+        with _refusing("from_step=%d" % plan.from_step, reasons.START_FAILED, NoSuchStep):
+            go_back(plan.checkpoint_dir, plan.from_step, plan.job)
     # the folder of checkpoints may be of the user's choice: others may read it
     folders = ((directory.errors, make_private_folders), (plan.checkpoint_dir, _make_open))
     for path, make in folders:

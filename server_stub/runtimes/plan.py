@@ -45,6 +45,7 @@ def worker_plan(
         checkpoint_dir="",
         moves_damaged=_moves_damaged(spec),
         keep_checkpoints=spec.checkpoint_params.keep if spec.checkpoint_params else None,
+        from_step=spec.checkpoint_params.from_step if spec.checkpoint_params else None,
         log_file=spec.log_file,
         local_rank_argument=option.argument,
         local_rank_auto=option.auto,

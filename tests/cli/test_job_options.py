@@ -155,8 +155,9 @@ def test_a_value_of_every_kind_arrives_in_its_type(monkeypatch: pytest.MonkeyPat
 
 
 def test_checkpoint_params_are_keys_and_values() -> None:
-    params = spec_of("--checkpoint-params", "keep=3,damaged=leave", "train.py").checkpoint_params
-    assert params == CheckpointParams(keep=3, damaged="leave")
+    text = "keep=3,from_step=400,damaged=leave"
+    params = spec_of("--checkpoint-params", text, "train.py").checkpoint_params
+    assert params == CheckpointParams(keep=3, from_step=400, damaged="leave")
 
 
 def test_an_empty_log_file_turns_it_off() -> None:

@@ -116,6 +116,10 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"checkpoint_params": {"keep": 0}}, "greater than or equal to 1"),
         ({"checkpoint_params": {"damaged": "remove"}}, "'aside' or 'leave'"),
         ({"checkpoint_params": {"kep": 3}}, "kep"),
+        (
+            {"checkpoint_dir": "c", "checkpoint_params": {"from_step": 3}},
+            "from_step is for checkpoints that are copied",
+        ),
         ({"grace_s": -1}, "greater than or equal to 0"),
         (
             {"max_retry": 1, "retry_on": ["NodeLst"]},

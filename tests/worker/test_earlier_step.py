@@ -1,0 +1,104 @@
+"""A job that starts from an earlier step of the checkpoints that were copied for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from client_lib.worker.earlier_step import NoSuchStep, go_back
+from tests.worker.conftest import Worker
+
+Make = Callable[..., Worker]
+HIDDEN = ".later-than-400-job"
+
+
+def save(path: Path, at: float) -> None:
+    path.parent.mkdir(exist_ok=True)
+    torch.save({"weight": torch.zeros(100)}, path)
+    os.utime(path, (at, at))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Checkpoints of three steps, a last one and a best one, and a link."""
+    for number, name in enumerate(
+        ["step-300.pt", "best.pt", "step-400.pt", "step-500.pt", "last.pt"]
+    ):
+        save(tmp_path / name, at=1000.0 + number)
+    (tmp_path / "newest.pt").symlink_to("step-500.pt")
+    (tmp_path / "notes.txt").touch()
+    return tmp_path
+
+
+def test_what_is_later_is_hidden_and_links_name_the_step(folder: Path) -> None:
+    go_back(str(folder), 400, "job")
+    assert sorted(os.listdir(folder)) == [
+        HIDDEN,
+        "best.pt",
+        "newest.pt",
+        "notes.txt",
+        "step-300.pt",
+        "step-400.pt",
+    ]
+    assert sorted(os.listdir(folder / HIDDEN)) == ["last.pt", "step-500.pt"]
+    assert os.readlink(folder / "newest.pt") == "step-400.pt"
+
+
+def test_it_happens_once(folder: Path) -> None:
+    go_back(str(folder), 400, "job")
+    save(folder / "step-410.pt", at=time.time())
+    go_back(str(folder), 400, "job")
+    assert (folder / "step-410.pt").exists()
+
+
+def test_a_launcher_that_was_killed_meanwhile_is_continued(folder: Path) -> None:
+    (folder / f"{HIDDEN}.moving").mkdir()
+    (folder / "step-500.pt").rename(folder / f"{HIDDEN}.moving" / "step-500.pt")
+    go_back(str(folder), 400, "job")
+    assert sorted(os.listdir(folder / HIDDEN)) == ["last.pt", "step-500.pt"]
+
+
+def test_the_steps_that_are_there_are_listed(folder: Path) -> None:
+    with pytest.raises(NoSuchStep, match="step 450; there are: 300, 400, 500"):
+        go_back(str(folder), 450, "job")
+    with pytest.raises(NoSuchStep, match="there are: none"):
+        go_back(str(folder / "missing"), 450, "job")
+
+
+def test_deepspeed_and_megatron_read_the_step(tmp_path: Path) -> None:
+    for step in (400, 500):
+        save(tmp_path / f"global_step{step}" / "mp_rank_00_model_states.pt", at=float(step))
+        (tmp_path / "megatron").mkdir(exist_ok=True)
+        save(tmp_path / "megatron" / f"iter_{step:07}" / "common.pt", at=float(step))
+    (tmp_path / "latest").write_text("global_step500")
+    (tmp_path / "megatron" / "latest_checkpointed_iteration.txt").write_text("500")
+    go_back(str(tmp_path), 400, "job")
+    assert (tmp_path / "latest").read_text() == "global_step400"
+    assert (tmp_path / "megatron" / "latest_checkpointed_iteration.txt").read_text() == "400"
+
+
+@pytest.mark.process
+def test_a_launcher_goes_back_in_its_first_attempt_alone(worker: Make) -> None:
+    lists = "import os; print(sorted(os.listdir(os.environ['CLIENT_LIB_CHECKPOINT_DIR'])))"
+    for attempt, shown in ((1, ["step-300.pt"]), (2, ["step-300.pt", "step-400.pt"])):
+        one = worker(lists, from_step=300, attempt=attempt)
+        for step in (300, 400):
+            save(Path(one.plan.checkpoint_dir) / f"step-{step}.pt", at=float(step))
+        one.run()
+        (line,) = one.lines()
+        assert [name for name in eval(line) if not name.startswith(".")] == shown
+
+
+@pytest.mark.process
+def test_a_step_that_is_not_there_ends_the_start(worker: Make) -> None:
+    one = worker("print('never')", from_step=300)
+    report = one.start().report()
+    assert report["reason"] == "StartFailed"
+    assert report["message"] == (
+        "from_step=300: there is no complete checkpoint of step 300; there are: none"
+    )
