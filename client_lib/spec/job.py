@@ -556,6 +556,15 @@ class JobSpec(Strict):
         return replaced(self, **changed) if changed else self
 
 
+def from_last_step(spec: JobSpec) -> JobSpec:
+    """The spec for another job that goes on where this one has ended: `from_step` is for the start
+    of this one alone."""
+    params = spec.checkpoint_params
+    if params is None or params.from_step is None:
+        return spec
+    return replaced(spec, checkpoint_params=replaced(params, from_step=None))
+
+
 @cache  # pydantic inspects the factory of a default at each call
 def defaults() -> dict[str, Any]:
     """The default of each field."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import JobSpec, from_last_step
 from client_lib.spec.refusals import validated
 from client_lib.spec.request import CodeInPlace, FunctionCode, SubmitRequest
 from client_lib.spec.secrets import MASK
@@ -55,7 +55,7 @@ def changed(
         changes = {**changes, "requirements": [fspath(requirements)]}
     if "args" in changes:
         changes = {**changes, "args": words(changes["args"])}
-    kept = spec.model_dump(exclude_unset=True)
+    kept = from_last_step(spec).model_dump(exclude_unset=True)
     given = {
         name: value
         for name, value in {**kept, **changes}.items()

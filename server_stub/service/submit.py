@@ -22,7 +22,7 @@ from client_lib.errors import (
     StorageFull,
     Unavailable,
 )
-from client_lib.spec.job import split_dependency
+from client_lib.spec.job import from_last_step, split_dependency
 from client_lib.spec.refusals import invalid_request
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import (
@@ -131,7 +131,8 @@ class Submits:
             changes["args"] = unmasked_words(args, request.spec.args)
         unnamed = _with(request, **{"name": None, **changes})
         if changes:
-            unnamed = replaced(unnamed, checkpoints_of=None, checkpoints_name=None)
+            last = from_last_step(unnamed.spec)
+            unnamed = replaced(unnamed, spec=last, checkpoints_of=None, checkpoints_name=None)
         try:  # an earlier version had no bounds
             unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
         except ValidationError as error:
@@ -462,7 +463,13 @@ def _again(
     first = 1 + max(place.index for place in place_of.values())
     runs = []
     for index, row in enumerate(chosen, first):
-        request = replaced(request_of(row), checkpoints_of=row.id, checkpoints_name=row.name)
+        stored = request_of(row)
+        request = replaced(
+            stored,
+            spec=from_last_step(stored.spec),
+            checkpoints_of=row.id,
+            checkpoints_name=row.name,
+        )
         runs.append((replaced(place_of[row.id], index=index), request))
     if first + len(chosen) > MEMBER_NUMBERS:
         raise InvalidRequest(

@@ -140,3 +140,17 @@ def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_clie
             assert bench.runtime.attempts[second].checkpoints_name == "first"
 
     asyncio.run(main())
+
+
+def test_a_changed_job_starts_from_no_step_of_the_old_one(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server():
+            await bench.submit(name="first", checkpoint_params={"keep": 2, "from_step": 4})
+            submits = bench.service.submits
+            for changes, step in ((None, 4), ({"n_workers": 2}, None)):
+                text = await submits.resubmit(ANN, "first", changes)
+                again = JobInfo.model_validate_json(text).spec.checkpoint_params
+                assert again is not None
+                assert (again.keep, again.from_step) == (2, step)
+
+    asyncio.run(main())

@@ -7,7 +7,7 @@ import pytest
 
 from client_lib.cli import job_options
 from client_lib.errors import InvalidRequest
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import CheckpointParams, JobSpec
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SubmitRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
@@ -34,6 +34,13 @@ def test_only_what_differs_is_shown_and_no_secret() -> None:
         "n_workers: 2 -> 4",
     ]
     assert differences(SPEC, SPEC) == []
+
+
+def test_the_step_to_start_from_is_of_one_job_alone() -> None:
+    before = JobSpec(script="t.py", checkpoint_params={"keep": 3, "from_step": 2})
+    assert changed(before, {}).checkpoint_params == CheckpointParams(keep=3)
+    again = changed(before, {"checkpoint_params": {"from_step": 4}})
+    assert again.checkpoint_params == CheckpointParams(from_step=4)
 
 
 def test_differences_are_quoted_as_a_shell_needs_them() -> None:
