@@ -9,6 +9,7 @@ earlier one.
 """
 
 import json
+import os
 from typing import List, NamedTuple, Optional, TypeVar
 
 CHECKPOINT = "checkpoint"
@@ -60,6 +61,11 @@ def line_of(seen: SeenCheckpoint) -> bytes:
 
 def removed_line(path: str) -> bytes:
     return _line([path])
+
+
+def told(text: str) -> str:
+    """A text with a path, as every answer can hold it: a byte that is no UTF-8 becomes `\\xNN`."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 def _line(item: object) -> bytes:

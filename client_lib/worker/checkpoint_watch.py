@@ -16,6 +16,7 @@ from client_lib.launcher_protocol.checkpoint_lines import (
     begin_line,
     line_of,
     removed_line,
+    told,
 )
 from client_lib.worker.checkpoint_removal import remove
 from client_lib.worker.loop import Loop
@@ -100,7 +101,7 @@ class CheckpointWatch:
             for checkpoint in surplus(self._found[0].values(), self._keep):
                 path = os.path.join(self._roots[0].folder, checkpoint.path)
                 yield from remove(path)
-                self._removed.add(_text(path))
+                self._removed.add(told(path))
 
     def _go_on(self) -> None:
         """Search for one slice of time."""
@@ -132,7 +133,7 @@ class CheckpointWatch:
     def _newest(self) -> Dict[str, SeenCheckpoint]:
         now = time.time()
         every = {
-            _text(os.path.join(root.folder, path)): checkpoint
+            told(os.path.join(root.folder, path)): checkpoint
             for root, found in zip(self._roots, self._found)
             for path, checkpoint in found.items()
         }
@@ -149,13 +150,8 @@ class CheckpointWatch:
             checkpoint.step,
             checkpoint.size,
             round(checkpoint.modified, 3),
-            checkpoint.missing,
+            told(checkpoint.missing),
             state,
             checkpoint.modified >= self._started_at,
-            [_text(name) for name in checkpoint.pointers[:POINTERS_MAX]],
+            [told(name) for name in checkpoint.pointers[:POINTERS_MAX]],
         )
-
-
-def _text(path: str) -> str:
-    """The path as a text that every answer can hold."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -13,6 +13,7 @@ import time
 from typing import Callable, List, Optional
 
 from client_lib.checkpoints import Checkpoint, search
+from client_lib.launcher_protocol.checkpoint_lines import told
 from client_lib.launcher_protocol.processes import open_files, pids
 from client_lib.worker.loop import Loop
 
@@ -43,7 +44,7 @@ class DamagedCheckpoints:
         self._loop = loop
         self._folder = folder
         self._moves = moves
-        self._note = note
+        self._on_note = note
         self._on_done = on_done
         self._first: Optional[Checkpoint] = None
         self._moved = 0
@@ -96,6 +97,9 @@ class DamagedCheckpoints:
             return
         self._note("%s; %s" % (what, why))
         self._on_done()
+
+    def _note(self, text: str) -> None:
+        self._on_note(told(text))
 
     def _move(self, what: str, path: str, target: str, then: str) -> None:
         try:

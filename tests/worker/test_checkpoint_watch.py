@@ -136,6 +136,22 @@ def test_a_damaged_newest_checkpoint_is_moved_aside(worker: Make) -> None:
     assert (folder / "step-400.pt").stat().st_size == 5000
 
 
+def test_a_name_that_is_no_text_is_told_with_its_bytes(worker: Make) -> None:
+    one = worker(LISTS, moves_damaged=True)
+    folder = checkpoints_of(one)
+    save(folder / "step-3.pt", age_s=60)
+    named = Path(os.fsdecode(os.fsencode(folder) + b"/step-4-\xff\n.pt"))
+    save(named, age_s=30, cut_to=5000)
+    (note,) = one.run()["notes"]
+    assert "step-4-\\xff\n.pt is damaged" in note
+    assert not named.exists()
+    assert (folder / ASIDE / named.name).exists()
+    save(named, age_s=30)
+    again = worker("", checkpoint_dir=str(folder))
+    again.run()
+    assert told(again)["step-4-\\xff\n.pt"].state == "complete"
+
+
 def test_several_damaged_ones_are_moved_and_none_is_overwritten(worker: Make) -> None:
     one = worker(LISTS, moves_damaged=True)
     folder = checkpoints_of(one)
