@@ -86,7 +86,9 @@ class DamagedCheckpoints:
         what = "the newest checkpoint %s is damaged: %s" % (path, damaged.missing)
         target = _free_name(path)
         move = "mv %s %s" % (shlex.quote(path), shlex.quote(target))
-        if damaged.pointers:
+        if damaged.path == ".":
+            why = "it is the whole folder, so that it was left there"
+        elif damaged.pointers:
             why = "%s names it, so that it was left there" % ", ".join(damaged.pointers)
         elif not self._moves:
             why = "checkpoint_dir was named in the job, so that it was left there; %s" % move

@@ -46,11 +46,15 @@ def go_back(folder: str, step: int, job: str) -> None:
 
 
 def later_than(step: int, found: List[Checkpoint], starts: List[Checkpoint]) -> List[Checkpoint]:
-    """The checkpoints that a script might take for newer ones than `starts`, those of the step."""
+    """The checkpoints that a script might take for newer ones than `starts`, those of the step. A
+    model in the searched folder itself stays: a trainer writes it there for others to load.
+    """
     began = max(each.modified for each in starts)
-    return [
-        each for each in found if (each.modified > began if each.step is None else each.step > step)
-    ]
+
+    def is_later(each: Checkpoint) -> bool:
+        return each.modified > began if each.step is None else each.step > step
+
+    return [each for each in found if each.path != "." and is_later(each)]
 
 
 def _point(folder: str, pointer: str, step: int, starts: List[Checkpoint]) -> None:

@@ -39,6 +39,11 @@ def test_what_a_pointer_names_stays() -> None:
     assert surplus([named, SECOND, THIRD], 1) == [SECOND]
 
 
+def test_the_folder_itself_stays() -> None:
+    whole = checkpoint(".", 1)
+    assert surplus([whole, SECOND, THIRD], 1) == [SECOND]
+
+
 def test_files_of_one_step_stay_or_go_together() -> None:
     others = [checkpoint(f"optimizer-{step}.pt", step) for step in (1, 2, 3)]
     gone = surplus([FIRST, SECOND, THIRD, *others], 2)

@@ -202,6 +202,16 @@ def test_what_a_process_has_open_stays(worker: Make) -> None:
     assert path.exists()
 
 
+def test_a_folder_that_is_a_checkpoint_as_a_whole_stays(worker: Make) -> None:
+    one = worker(LISTS, moves_damaged=True)
+    folder = checkpoints_of(one)
+    (folder / "config.json").write_text("{}")
+    save(folder / "pytorch_model.bin", age_s=30, cut_to=5000)
+    (note,) = one.run()["notes"]
+    assert "it is the whole folder" in note
+    assert one.lines() == ["['config.json', 'pytorch_model.bin']"]
+
+
 def test_a_file_that_grows_stays(worker: Make) -> None:
     one = worker(LISTS, moves_damaged=True)
     path = checkpoints_of(one) / "step-400.pt"

@@ -82,6 +82,21 @@ def test_deepspeed_and_megatron_read_the_step(tmp_path: Path) -> None:
     assert (tmp_path / "megatron" / "latest_checkpointed_iteration.txt").read_text() == "400"
 
 
+def test_the_model_of_a_trainer_in_the_folder_itself_stays(tmp_path: Path) -> None:
+    for step in (400, 500):
+        folder = tmp_path / f"checkpoint-{step}"
+        save(folder / "pytorch_model.bin", at=float(step))
+        (folder / "config.json").write_text("{}")
+        (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+        save(folder / "training_args.bin", at=float(step))
+        os.utime(folder / "trainer_state.json", (step, step))
+    save(tmp_path / "pytorch_model.bin", at=2e9)
+    (tmp_path / "config.json").write_text("{}")
+    go_back(str(tmp_path), 400, "job")
+    assert {"checkpoint-400", "pytorch_model.bin", "config.json"} <= set(os.listdir(tmp_path))
+    assert "checkpoint-500" in os.listdir(tmp_path / HIDDEN)
+
+
 @pytest.mark.process
 def test_a_launcher_goes_back_in_its_first_attempt_alone(worker: Make) -> None:
     lists = "import os; print(sorted(os.listdir(os.environ['CLIENT_LIB_CHECKPOINT_DIR'])))"
