@@ -144,7 +144,7 @@ class RankWatch:
         from client_lib.worker.checkpoint_watch import CheckpointWatch
 
         started_at = self._ranks.started_at or time.time()
-        tell = self._log.add_metrics if plan.observe else (lambda _: None)
+        tell = self._log.add_checkpoints if plan.observe else (lambda _: None)
         return CheckpointWatch(
             self._loop, plan.checkpoint_dir, started_at, plan.keep_checkpoints, tell
         )

@@ -258,6 +258,10 @@ class WorkerLog:
         if not self.stalled:
             self._writer.add(self._usage.feed(line, time.monotonic()), lives=False)
 
+    def add_checkpoints(self, lines: bytes) -> None:
+        """Log lines of `checkpoint_lines`, which are no sign of life of the ranks either."""
+        self._writer.add(self._usage.feed(lines, time.monotonic()), lives=False)
+
     def read_metrics(self, expression: str) -> None:
         """Read metrics from all lines with a regular expression that the job gives."""
         try:

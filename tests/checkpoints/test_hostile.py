@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -27,6 +28,19 @@ def pieces(folder: Path) -> list[Checkpoint | None]:
         done.append(piece)
         assert len(done) < PIECES
     return done
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder that others may list, with a file and folders that they can't read."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own is closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        whole(folder / "a.pt")
+        (folder / "a.pt").chmod(0)
+        for below in ("checkpoint-5", "global_step5", "data"):
+            (folder / below).mkdir(mode=0)
+        yield folder
 
 
 @pytest.fixture
@@ -124,19 +138,8 @@ def test_a_strange_name_survives_json(tmp_path: Path, name: bytes) -> None:
     assert not checkpoint.missing
 
 
-def test_what_permissions_forbid_to_read_says_so(tmp_path: Path, nobody: None) -> None:
-    folder = tmp_path / "of_nobody"
-    os.seteuid(0) if os.getuid() == 0 else None
-    folder.mkdir()
-    folder.chmod(0o755)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
-    whole(folder / "a.pt")
-    (folder / "a.pt").chmod(0)
-    for name in ("checkpoint-5", "global_step5", "data"):
-        (folder / name).mkdir(mode=0)
-    os.seteuid(65534) if os.getuid() == 0 else None
-    checkpoints = found(folder)
+def test_what_permissions_forbid_to_read_says_so(closed: Path, nobody: None) -> None:
+    checkpoints = found(closed)
     assert set(checkpoints) == {"a.pt", "checkpoint-5", "global_step5"}
     for each in checkpoints.values():
         assert each[5:7] == ("it can't be read: Permission denied", False)
