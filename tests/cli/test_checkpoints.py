@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -27,18 +26,17 @@ else:
 """
 
 
-def with_torch() -> dict[str, str]:
-    """Variables of a shell in which the environment of the tests is active."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {"PATH": path, "VIRTUAL_ENV": sys.prefix}
+@pytest.fixture(autouse=True)
+def _shared_server(environment: dict[str, str], local_server: Path, commands_here: None) -> None:
+    """Commands use the local server of all tests, from an environment that has torch."""
+    environment["CLIENT_LIB_STATE_DIR"] = str(local_server)
+    environment["VIRTUAL_ENV"] = sys.prefix
 
 
 def test_a_job_that_was_killed_while_it_saved_resumes(cli: Run, tmp_path: Path) -> None:
     script = tmp_path / "half_save.py"
     script.write_text(KILLED_WHILE_IT_SAVES)
-    done = cli(
-        "submit", "-f", "--name", "half-save", "--max-retry", "1", str(script), **with_torch()
-    )
+    done = cli("submit", "-f", "--name", "half-save", "--max-retry", "1", str(script))
     assert done.returncode == 0, done.stderr
     assert "resumed from step 1" in done.stdout
     events = cli("status", "half-save", "--events").stdout
