@@ -76,7 +76,7 @@ def unit_of(folder: Folder) -> Optional[Unit]:
 def judge(unit: Unit) -> Generator[None, None, single_files.Judged]:
     """Judge a folder as a whole: each file of weights in it, and what must be there."""
     unknown = next((part for part in unit.parts if not part.is_whole), None)
-    if unknown:  # what seems to be missing may be among the names that were not listed
+    if unknown:  # a file that seems to be missing may be among the names that were not listed
         reason = unknown.error or "it has too many files"
         return single_files.Judged(unit.rule.format, Verdict(f"it can't be read: {reason}"))
     verdicts: List[Verdict] = []
@@ -89,7 +89,7 @@ def judge(unit: Unit) -> Generator[None, None, single_files.Judged]:
             if verdict and verdict.missing:
                 where = f"{inside}: " if inside else ""
                 verdicts.append(verdict._replace(missing=where + verdict.missing))
-    # what is proven is said, rather than what is in doubt
+    # a proven damage is told before a doubtful one
     verdicts.sort(key=lambda verdict: not verdict.is_proof)
     return single_files.Judged(unit.rule.format, verdicts[0] if verdicts else COMPLETE)
 

@@ -12,8 +12,7 @@ def surplus(found: Iterable[Checkpoint], keep: int) -> List[Checkpoint]:
 
     Only complete checkpoints with a step count, and only these are surplus: never one without a
     step, such as `best.pt`, one that lacks something, the searched folder itself, or one that a
-    pointer names. Files of one
-    step (`model-400.pt`, `optimizer-400.pt`) stay or go together.
+    pointer names. Files of one step (`model-400.pt`, `optimizer-400.pt`) stay or go together.
     """
     complete = [
         each for each in found if not each.missing and each.step is not None and each.path != "."

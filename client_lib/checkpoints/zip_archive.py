@@ -110,7 +110,7 @@ def _judge_entries(file: File, directory: _Directory) -> Judging:
 
 
 def _entries(file: File, directory: _Directory) -> Iterator[Optional[_Entry]]:
-    """Each entry as far as the directory is sound, and None after each piece of it."""
+    """Each entry as far as the directory is sound, and None after each piece of the directory."""
     text = b""
     read_to = directory.at
     end = directory.at + min(directory.size, _LARGEST)
@@ -138,7 +138,7 @@ def _entry(fields: Tuple, names: bytes) -> _Entry:  # type: ignore[type-arg]
     packed = fields[8]
     at = fields[16]
     extra = names[name_size : name_size + extra_size]
-    # the record 1 holds those of size, packed size and offset for which 32 bits are too few
+    # the record 1 holds the values of size, packed size and offset that need more than 32 bits
     wide = iter(_zip64_values(extra))
     if fields[9] == _IN_ZIP64:
         next(wide, None)

@@ -86,7 +86,7 @@ class CheckpointWatch:
         self._tell()
 
     def _search(self) -> "Iterator[None]":
-        """Search all places, and remove what is not kept, in small pieces of work."""
+        """Search all roots, and remove what is not kept, in small pieces of work."""
         self._found = []
         self._removed = set()
         for number, root in enumerate(self._roots):
@@ -141,9 +141,13 @@ class CheckpointWatch:
         newest = sorted(there, key=lambda item: item[1].modified)[-_MOST:]
         return {path: self._seen(path, checkpoint, now) for path, checkpoint in newest}
 
-    def _seen(self, path: str, checkpoint: Checkpoint, now: float) -> SeenCheckpoint:
+    def _state(self, checkpoint: Checkpoint, now: float) -> str:
+        if not checkpoint.missing:
+            return COMPLETE
         is_at_rest = self._is_finished or now - checkpoint.modified > _SETTLED_S
-        state = COMPLETE if not checkpoint.missing else DAMAGED if is_at_rest else WRITING
+        return DAMAGED if is_at_rest else WRITING
+
+    def _seen(self, path: str, checkpoint: Checkpoint, now: float) -> SeenCheckpoint:
         return SeenCheckpoint(
             path,
             checkpoint.format,
@@ -151,7 +155,7 @@ class CheckpointWatch:
             checkpoint.size,
             round(checkpoint.modified, 3),
             told(checkpoint.missing),
-            state,
+            self._state(checkpoint, now),
             checkpoint.modified >= self._started_at,
             [told(name) for name in checkpoint.pointers[:POINTERS_MAX]],
         )

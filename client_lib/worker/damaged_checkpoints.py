@@ -10,7 +10,7 @@ would name nothing then.
 import os
 import shlex
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from client_lib.checkpoints import Checkpoint, search
 from client_lib.launcher_protocol.checkpoint_lines import told
@@ -20,7 +20,7 @@ from client_lib.worker.loop import Loop
 ASIDE = ".damaged"
 """Name of the folder, in the folder of the checkpoint, that gets a damaged one."""
 _SETTLED_S = 3.0
-"""Least seconds since the last change of what is moved, and between two looks."""
+"""Least seconds between the last change of a checkpoint and its move."""
 _SLICE_S = 0.02
 _LONGEST_S = 10.0
 """Longest time of one search; a folder that takes longer is left as it is."""
@@ -123,7 +123,7 @@ def newest_damaged(found: List[Checkpoint]) -> Optional[Checkpoint]:
     if not found:
         return None
     latest = max(found, key=lambda each: each.modified)
-    farthest = max(found, key=lambda each: (-1 if each.step is None else each.step, each.modified))
+    farthest = max(found, key=_by_step)
     return next((each for each in (latest, farthest) if each.missing and each.is_proof), None)
 
 
@@ -132,9 +132,14 @@ def goes_on_from(damaged: Checkpoint, found: List[Checkpoint]) -> str:
     complete = [each for each in found if not each.missing and each.path != damaged.path]
     if not complete:
         return "there is no complete one before it"
-    newest = max(complete, key=lambda each: (-1 if each.step is None else each.step, each.modified))
+    newest = max(complete, key=_by_step)
     step = "" if newest.step is None else " of step %d" % newest.step
     return "the one before it is %s%s" % (newest.path, step)
+
+
+def _by_step(checkpoint: Checkpoint) -> Tuple[int, float]:
+    """Order by the step, then by the time; a checkpoint without a step comes first."""
+    return -1 if checkpoint.step is None else checkpoint.step, checkpoint.modified
 
 
 def _is_open(folder: str) -> bool:
