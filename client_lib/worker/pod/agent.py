@@ -422,7 +422,10 @@ class Agent:
 
     def _given_up(self) -> bool:
         """The server has been silent for too long. Silence while the ranks ran does not count."""
-        silent_s = min(self._channel.silent_s, time.monotonic() - self._ended_at)
+        # a server that is back may take the log before it answers anything else
+        took_log_at = self._to_server.answered_at if self._to_server else 0.0
+        heard_at = max(self._channel.answered_at, took_log_at, self._ended_at)
+        silent_s = time.monotonic() - heard_at
         leaves = self._may_leave and self._log_is_kept()
         return self._replaced or silent_s > (self._pod.leave_s if leaves else self._pod.stay_s)
 

@@ -158,6 +158,8 @@ class ServerCarrier(LogCarrier):
         self._server = server
         self._backoff = Backoff()
         self._failing_since: Optional[float] = None
+        self.answered_at = time.monotonic()
+        """The server last took a piece of the log."""
 
     def _deliver(self, piece: LogPiece) -> bool:
         try:
@@ -177,6 +179,7 @@ class ServerCarrier(LogCarrier):
         if self._failing_since is not None:
             warn("the server takes the log again")
             self._failing_since = None
+        self.answered_at = time.monotonic()
         self.fails = False
         self._backoff.reset()
         self.done = max(durable, self.done)

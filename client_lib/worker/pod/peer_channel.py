@@ -38,7 +38,7 @@ class PeerChannel:
     """Has the methods of ServerChannel, and brings its events."""
 
     # no server is waited for: the instruction to exit follows from the other workers
-    silent_s = 0.0
+    answered_at = float("inf")
 
     def __init__(self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None]) -> None:
         self._pod = pod

@@ -148,7 +148,8 @@ class ServerChannel:
         self._changed = threading.Event()
         self._known = "wait"
         self._stacks = ""
-        self._answered_at = time.monotonic()
+        self.answered_at = time.monotonic()
+        """The server last answered."""
 
     def claim(self) -> None:
         """Become the owner of the worker; touch nothing of the job before. Raises
@@ -175,11 +176,6 @@ class ServerChannel:
         """Send the quiet ranks with the state, now or as soon as the server answers."""
         self._quiet = ranks
         self._changed.set()
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the server last answered."""
-        return time.monotonic() - self._answered_at
 
     def deliver(self, report: "Report", results: List[str], given_up: Callable[[], bool]) -> bool:
         """Send results, then the report; False: given up, or the server rejects the report."""
@@ -208,7 +204,7 @@ class ServerChannel:
         while not given_up():
             try:
                 call()
-                self._answered_at = time.monotonic()
+                self.answered_at = time.monotonic()
                 return True
             except Rejected as rejected:
                 warn("the server rejects what is left: %s" % rejected)
@@ -263,7 +259,7 @@ class ServerChannel:
                 # the attempt was closed: the server expects nothing of this worker
                 self._post(Instruction(control.EXIT))
             return False
-        self._answered_at = time.monotonic()
+        self.answered_at = time.monotonic()
         if wait_s and instruction.stacks not in (None, self._stacks):
             self._stacks = instruction.stacks or ""
             self._post(Instruction(control.STACKS))
