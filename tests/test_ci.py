@@ -54,7 +54,7 @@ def script(path: Path, line: str) -> None:
 
 
 def targets(asked: Path) -> list[str]:
-    """What `make` was asked for, without options and variables."""
+    """The targets that `make` was asked for."""
     return [word for word in asked.read_text().split() if word in TIERS]
 
 

@@ -1,4 +1,4 @@
-"""What must hold of the project as a whole: what is imported where, what is
+"""Rules of the project as a whole: what is imported where, what is
 locked, what the documents say.
 """
 

@@ -68,8 +68,8 @@ def headline(exception: str) -> str:
 
 
 def exception_before(lines: Sequence[str]) -> Raised:
-    """The last traceback of another process in the lines before the rank's own: of one that
-    multiprocessing had started."""
+    """The last traceback of a process that multiprocessing had started, in the lines before the
+    traceback of the rank."""
     span = _last_traceback(lines)
     found = exception_of_lines(lines[: span[0]]) if span else Raised()
     is_of_child = re.search(r"[/\\]multiprocessing[/\\](spawn|process)\.py", found.traceback or "")
@@ -107,13 +107,13 @@ _BROUGHT = (
     r"[\w.]+: (?:Caught \w+ (?P<where>in [^\n]{1,100})\.\n"
     r"|\s*-- Process (?P<process>\d+) terminated with the following error:\n)"
 )
-"""The begin of an exception that brings the whole traceback of another one in its text: of a
-DataLoader's worker or thread, and of `torch.multiprocessing.spawn`."""
+"""The begin of an exception whose text has the whole traceback of another exception: PyTorch raises
+it for a worker or thread of a DataLoader, and for a process of `torch.multiprocessing.spawn`."""
 
 
 def unwrapped(exception: str) -> str:
-    """The exception of another thread or process, in place of the one that brings it. Another text
-    is returned as it is."""
+    """The exception of another thread or process, out of the exception that holds its traceback.
+    Another text is returned as it is."""
     brought = re.match(_BROUGHT, exception)
     lines = exception.splitlines()
     starts = [n for n, line in enumerate(lines) if line in (_TRACEBACK, _BROUGHT_TRACEBACK)]

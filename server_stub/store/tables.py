@@ -93,7 +93,7 @@ jobs = sa.Table(
     sa.Column("info", sa.Text, nullable=False),  # JobInfo
     # no foreign key: the group of the last member goes with it
     sa.Column("group_id", sa.String(32)),
-    sa.Column("attention", sa.Text),  # that of `info`, for the rows of groups; NULL: none
+    sa.Column("attention", sa.Text),  # the attention in `info`, for the rows of groups; NULL: none
     sa.UniqueConstraint("owner", "name"),
     sa.Index("ix_jobs_owner_seq", "owner", "seq"),
     sa.Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),

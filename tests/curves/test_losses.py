@@ -9,7 +9,8 @@ from server_stub.curves.losses import losses, sentence
 from server_stub.curves.points import Axis, Points
 from server_stub.curves.tracker import Key
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 
 
 def curve(values: Sequence[float], axis: Axis = "step") -> Points:
@@ -23,7 +24,9 @@ def said(curves: dict[Key, Sequence[float]], axis: Axis = "step") -> str:
     return sentence(losses({key: curve(values, axis) for key, values in curves.items()}))
 
 
-FINE, LOST, LATER = [3.0, 2.0, 1.0], [3.0, NAN, NAN], [3.0, 2.0, NAN]
+FINE = [3.0, 2.0, 1.0]
+LOST = [3.0, NAN, NAN]
+LATER = [3.0, 2.0, NAN]
 
 
 @pytest.mark.parametrize(

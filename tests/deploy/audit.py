@@ -1,4 +1,4 @@
-"""What pods asked of the API server, by its own audit log."""
+"""The requests of pods to the API server, from its own audit log."""
 
 import json
 

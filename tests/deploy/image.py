@@ -95,7 +95,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def _layer(workspace: Path, arguments: Sequence[str]) -> Path:
-    """What one of these lines installs, as a tar of the image's root."""
+    """The files that one of these lines installs, as a tar of the image's root."""
     target = next(word for word in arguments if word.startswith("/opt/client-lib/"))
     moved = [str(workspace) + word if word.startswith("/opt/") else word for word in arguments]
     subprocess.run([PYTHON, *moved], cwd=ROOT, check=True)

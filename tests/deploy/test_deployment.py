@@ -1,8 +1,8 @@
-"""What `make kind` does, on a real kubelet: operator, server and job are pods, made by k8s/kind.py
-from k8s/ as it is.
+"""The steps of `make kind` on a real kubelet: operator, server and job are pods, made by
+k8s/kind.py from k8s/ as it is.
 
-Of kind itself only what it brings is replaced: its node, its volumes, and images that it would pull
-or load.
+The test replaces only what kind itself brings: its node, its volumes, and the images that it would
+pull or load.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images(cluster: Cluster, workspace: Path) -> None:
-    """What kind would build, load or pull, under the very names that the manifests have."""
+    """The images that kind would build, load or pull, under the names in the manifests."""
     cluster.load(str(image.build(cluster.home, workspace, "localhost/client-lib-server:kind")))
     cluster.load(str(operator_image(cluster.home, workspace)))
     for ours, theirs in {
@@ -263,7 +263,7 @@ def kind(
 
 @pytest.fixture(scope="module")
 def demo(kind: Kind) -> str:
-    """What `make kind` shows last: the demo job, followed to its end."""
+    """The last output of `make kind`: the demo job, followed to its end."""
     return kind.run("demo")
 
 

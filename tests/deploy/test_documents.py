@@ -1,4 +1,4 @@
-"""What README.md and docs/kubernetes.md tell an operator to type and to set is there."""
+"""The commands and settings that README.md and docs/kubernetes.md name exist."""
 
 import re
 import shutil

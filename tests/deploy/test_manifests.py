@@ -1,4 +1,4 @@
-"""What k8s/ renders to, and what a real API server says of it."""
+"""The manifests that k8s/ renders, and the answers of a real API server to them."""
 
 import json
 import subprocess

@@ -78,7 +78,7 @@ def test_it_may_neither_enter_pods_nor_list_secrets() -> None:
 
 
 def server_api(cluster: Cluster, tmp_path: Path, namespace: str = NAMESPACE) -> Api:
-    """As the server's account."""
+    """A client with the rights of the server's account."""
     answer = cluster.api.create(
         f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token",
         {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},

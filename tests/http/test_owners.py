@@ -1,4 +1,4 @@
-"""What a second user must not see, cancel, read or fetch: to others it does not exist.
+"""A second user can't see, cancel, read or fetch a job: to others it does not exist.
 
 The routes are taken from the app itself: a new one is tested here, or has to be named among those
 that hold nothing of a single user's.

@@ -1,4 +1,4 @@
-"""What a job ran, over HTTP: who may see it, and values that a client or
+"""The record of what a job ran, over HTTP: who may see it, and values that a client or
 a script should not send.
 """
 

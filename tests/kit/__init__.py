@@ -1,3 +1,3 @@
-"""What tests of several folders share: servers, fakes, waits, machines with faults. README.md of
+"""Helpers of tests in several folders: servers, fakes, waits, machines with faults. README.md of
 `tests` lists all of it.
 """

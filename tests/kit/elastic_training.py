@@ -1,4 +1,4 @@
-"""What an elastic job trains in tests, on this machine and on a cluster."""
+"""The training of elastic jobs in tests, on this machine and on a cluster."""
 
 TRAINS = """
 import os, pathlib, signal, time

@@ -101,7 +101,7 @@ class ServerProcess:
         return self.process.wait(DEADLINE_S), self.output
 
     def refused(self) -> str:
-        """What it said when it could not start."""
+        """The message of a server that could not start."""
         assert self.process.wait(DEADLINE_S) == 1, self.output
         assert "Traceback" not in self.output
         return self.output

@@ -26,7 +26,7 @@ def open_job(page: Any, server: Running, query: str = "", name: str = "train") -
 
 
 def violations(page: Any) -> list[str]:
-    """What axe finds on the page."""
+    """The violations that axe finds on the page."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response["violations"]

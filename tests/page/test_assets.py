@@ -1,4 +1,4 @@
-"""What the pages load: its size, and the library that is not ours."""
+"""The files that the pages load: their size, and the library that is not ours."""
 
 import gzip
 import hashlib

@@ -1,4 +1,4 @@
-"""What a page shows, without a server: every text of a user is text."""
+"""Views of jobs without a server: every text of a user is shown as text."""
 
 import json
 from datetime import datetime, timedelta, timezone

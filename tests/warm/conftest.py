@@ -206,7 +206,7 @@ class Both:
         return ours
 
     def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the script printed as JSON: (fresh, warm)."""
+        """The JSON that the script printed: (fresh, warm)."""
         return json.loads(_lines(self.fresh, "stdout")[-1]), json.loads(
             _lines(self.warm, "stdout")[-1]
         )
@@ -217,7 +217,7 @@ def _lines(worker: Worker, stream: str) -> list[str]:
 
 
 def _outcome(worker: Worker) -> dict[str, Any]:
-    """What a report says but for times, and the lines, which tests read from the log."""
+    """A report without its times and lines; tests read the lines from the log."""
     report = worker.report(COMPILE_S)
     left_out = (
         "started_at",

@@ -1,4 +1,4 @@
-"""What importing a package does beyond sys.modules: a warm rank has it when it imports
+"""The effects of an import beyond sys.modules: a warm rank has it when it imports
 the package, and not before.
 """
 

@@ -1,4 +1,4 @@
-"""What a worker keeps of what its ranks leave in their working directory."""
+"""The files that a worker keeps of its ranks' working directory."""
 
 import contextlib
 import errno

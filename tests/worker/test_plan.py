@@ -1,4 +1,4 @@
-"""What every process sees: its environment, argv, working directory, sys.path."""
+"""The surroundings of every process: environment, argv, working directory, sys.path."""
 
 import json
 import os
@@ -347,7 +347,7 @@ def test_a_command_runs_without_a_shell(worker: Make) -> None:
 
 
 def test_python_is_python3_where_that_is_its_only_name(worker: Make, tmp_path: Path) -> None:
-    """As in Debian's images."""
+    """Debian's images have no `python`."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
     line = {

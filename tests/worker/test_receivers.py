@@ -104,7 +104,7 @@ COMMANDS = {
 
 
 def saved(one: Worker, order: Callable[[], None]) -> list[str]:
-    """What the training prints after the order that ends it."""
+    """The lines that the training prints after the order that ends it."""
     one.start().go()
     one.waits_for("started")
     order()

@@ -91,7 +91,7 @@ class Mls:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def python(self, program: str, *args: str) -> Any:
-        """What a program prints as JSON that runs where `mls_core` can be imported."""
+        """The JSON that a program prints; it runs where `mls_core` can be imported."""
         line = [str(self.venv / "bin" / "python"), "-c", program, *args]
         done = subprocess.run(
             line, env=self.variables, capture_output=True, text=True, timeout=DEADLINE_S

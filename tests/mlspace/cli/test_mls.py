@@ -260,7 +260,7 @@ def test_kill(mls: Site) -> None:
 
 
 def lines(out: str) -> list[str]:
-    """What was printed; `mls` puts blank lines in between, and breaks a line behind 256 bytes."""
+    """The printed text; `mls` puts blank lines in between, and breaks a line behind 256 bytes."""
     return [line for line in out.splitlines() if line]
 
 

@@ -233,7 +233,7 @@ def test_every_argument_of_the_platform_is_an_explicit_keyword() -> None:
 
 
 def test_tools_pass_everything_whatever_the_type() -> None:
-    """What the platform's own tools send on every submit, with nothing chosen."""
+    """The fields that the platform's own tools send on every submit, with nothing chosen."""
     unset = dict.fromkeys(set(OF_THE_PLATFORM.split()) - {"script", "base_image", "type"})
     always = {
         "flags": {},

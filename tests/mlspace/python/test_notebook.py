@@ -43,7 +43,7 @@ job.submit()""",
 def outputs(
     client: Client, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """What each cell shows, as text; the kernel asks the real local server."""
+    """The output of each cell as text; the kernel asks the real local server."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
     (folder / "train.py").write_text(scripts.TRAIN)

@@ -230,7 +230,7 @@ def test_a_job_that_is_never_bound_to_a_name(
 
 @pytest.fixture
 def forms(folder: Path, write: Callable[[str], str]) -> dict[str, tuple[str, str]]:
-    """What may stand in `script` for type pytorch2, and the line that it prints."""
+    """Values of `script` for type pytorch2, and the line that each prints."""
     absolute = write("RANKS")
     (folder / "job.sh").write_text("echo from sh $RANK $1\n")
     python = shlex.quote(sys.executable)

@@ -54,7 +54,7 @@ def exchanges() -> list[tuple[str, Step]]:
 
 
 class Volatile:
-    """What differs from run to run, and the placeholders for it."""
+    """Values that differ from run to run, and their placeholders."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         """`values`: those that are known, by placeholder."""

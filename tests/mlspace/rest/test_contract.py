@@ -75,7 +75,7 @@ def _known(parameter: str, value: Any) -> Any:
 
 
 def _without_waiting(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What would wait, as it should: for the end of a job that never starts, or for a minute."""
+    """Operations that wait: for the end of a job that never starts, or for a minute."""
     return {
         name: value
         for name, value in (query or {}).items()

@@ -1,4 +1,4 @@
-"""What docs/openapi-public-v2.json promises, and what it costs those who
+"""The promises of docs/openapi-public-v2.json, and their cost for those who
 never ask in these words.
 """
 

@@ -43,7 +43,7 @@ def run_script(folder: Path, *argv: str, python: str = sys.executable, **environ
 def both(
     folder: Path, script: str, *arguments: str, name: str = "script.py", **environment: str
 ) -> Done:
-    """What the script does under the rank runner, after it was compared with plain python."""
+    """The result of the script under the rank runner, after a comparison with plain python."""
     (folder / name).write_text(textwrap.dedent(script))
     plain = run_script(folder, name, *arguments, **environment)
     ours = run_script(folder, str(RUNNER), name, *arguments, **environment)
