@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.cli import app
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 from tests.kit.small_server import SmallServer
 
 CLI = [sys.executable, "-m", "client_lib"]
@@ -106,5 +105,4 @@ def local_state(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
     del environment["CLIENT_LIB_RETRY_S"]
     state = tmp_path / "state"
     yield state
-    for pid in processes_of(state):
-        os.kill(pid, signal.SIGKILL)
+    kill_processes_of(state)

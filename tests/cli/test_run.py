@@ -1,7 +1,6 @@
 """`client-lib run`: a job in the foreground, with the real local server and a real terminal."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of, processes_of
 
 from .conftest import CLI, Run
 from .terminal import Terminal
@@ -31,8 +30,7 @@ pytestmark = [
 def state() -> Iterator[Path]:
     with TemporaryDirectory(prefix="client_lib-") as folder:
         yield Path(folder)
-        for pid in processes_of(Path(folder)):
-            os.kill(pid, signal.SIGKILL)
+        kill_processes_of(Path(folder))
 
 
 @pytest.fixture

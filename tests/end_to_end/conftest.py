@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 
 
 class LocalServer:
@@ -53,6 +53,5 @@ def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
     server = LocalServer(state_dir)
     yield server
     server.kill()
-    for worker in processes_of(state_dir):
-        os.kill(worker, signal.SIGKILL)
+    kill_processes_of(state_dir)
     shutil.rmtree(state_dir, ignore_errors=True)

@@ -16,7 +16,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.kube.observe.inventory import read_digest
 from tests.failures.endings import LOST_PEER
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 from tests.kit.server_process import ServerProcess
 from tests.worker_gateway.conftest import free_port, sites
 
@@ -179,8 +179,7 @@ def field(
     server = ServerProcess(folder / "state")
     yield _field(server)
     server.kill()
-    for pid in processes_of(folder):
-        os.kill(pid, 9)
+    kill_processes_of(folder)
 
 
 def _field(server: ServerProcess) -> Field:

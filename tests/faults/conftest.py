@@ -4,11 +4,9 @@ and what is done to them.
 
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 import requests
 
 from client_lib.spec import paths
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 from tests.kit.server_process import ServerProcess
 from tests.store.conftest import (
     postgresql_may_stop as postgresql_may_stop,
@@ -110,6 +108,4 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield run
     for server in started:
         server.kill()
-    for pid in processes_of(tmp_path):
-        with suppress(ProcessLookupError):  # it ends by itself
-            os.kill(pid, signal.SIGKILL)
+    kill_processes_of(tmp_path)

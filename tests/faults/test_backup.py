@@ -2,9 +2,7 @@
 elsewhere: its jobs are found.
 """
 
-import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -14,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.faults.conftest import Start
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 from tests.store.postgresql import Server as Postgresql
 
 pytestmark = pytest.mark.process
@@ -83,8 +81,7 @@ def test_a_server_elsewhere_has_the_jobs_of_a_backup(
     server.accepted("late", "print('too late for the backup')\n")
     subprocess.run(["cp", "-a", data, volume], check=True)
     server.kill()  # the machine is lost
-    for pid in processes_of(tmp_path):
-        os.kill(pid, signal.SIGKILL)
+    kill_processes_of(tmp_path)
     shutil.rmtree(tmp_path / "state")
 
     data.parent.mkdir()

@@ -1,8 +1,12 @@
 """Processes and ports of this machine, as tests find them."""
 
 import os
+import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
+
+from tests.kit.waiting import until
 
 
 def alive(pid: int) -> bool:
@@ -27,6 +31,19 @@ def processes_of(folder: Path) -> list[int]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return [pid for pid in found if pid != os.getpid()]
+
+
+def kill_processes_of(folder: Path) -> None:
+    """Kill the processes of `processes_of`, and those that they start meanwhile."""
+
+    def none_is_left() -> bool:
+        found = processes_of(folder)
+        for pid in found:
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    until(none_is_left)
 
 
 def free_port(address: str = "127.0.0.1") -> int:

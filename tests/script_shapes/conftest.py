@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -137,8 +137,7 @@ class Shell:
 def state() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="client_lib-"))
     yield folder
-    for pid in processes_of(folder):
-        os.kill(pid, signal.SIGKILL)
+    kill_processes_of(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 

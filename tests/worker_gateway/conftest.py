@@ -3,9 +3,7 @@ and what is done to both.
 """
 
 import json
-import os
 import random
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ import pytest
 from client_lib.spec import paths
 from tests.faults.conftest import Server
 from tests.kit.odd_server import odd_server
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 
 __all__ = ["odd_server"]
 Start = Callable[..., "Site"]
@@ -84,8 +82,7 @@ def sites(folder: Path, port: int) -> Iterator[Start]:
     yield start
     for server in started:
         server.kill()
-    for pid in processes_of(folder):
-        os.kill(pid, signal.SIGKILL)
+    kill_processes_of(folder)
 
 
 @pytest.fixture

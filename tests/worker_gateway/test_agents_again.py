@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from client_lib.launcher_protocol.record import Record, parse
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.pods_here import lives, start_pod
@@ -70,9 +70,8 @@ def begun(gateway: Site, job: dict[str, Any], worker: int) -> int:
 
 def kill(root: Path) -> None:
     """All that is in its container."""
-    for pid in processes_of(root):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not lives(root) and not processes_of(root))
+    kill_processes_of(root)
+    until(lambda: not lives(root))
 
 
 def start(gateway: Site, root: Path, uid: str, worker: int = 1) -> None:

@@ -20,7 +20,7 @@ from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.record import METRICS, parse
 from client_lib.worker.zipapp_build import build
 from tests.kit.interpreters import EACH_PYTHON
-from tests.kit.processes import processes_of
+from tests.kit.processes import kill_processes_of
 from tests.kit.waiting import until
 from tests.worker_gateway.conftest import free_port
 
@@ -139,8 +139,7 @@ class Gang:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for pid in processes_of(tmp_path):
-        os.kill(pid, signal.SIGKILL)
+    kill_processes_of(tmp_path)
 
 
 @pytest.fixture
