@@ -50,8 +50,14 @@ def losses(curves: Mapping[tuple[int | None, str], Points]) -> list[Loss]:
     return [
         _loss(rank, name, curves[rank, name])
         for rank, names in of_rank.items()
-        for name in [each for each in names if not _is_evaluated(each)] or names
+        for name in of_training(names)
     ]
+
+
+def of_training(names: Iterable[str]) -> list[str]:
+    """The losses of the training among the metrics of a rank; without one, its other losses."""
+    found = [name for name in names if _is_loss(name)]
+    return [name for name in found if not _is_evaluated(name)] or found
 
 
 def _loss(rank: int | None, name: str, curve: Points) -> Loss:
