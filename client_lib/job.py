@@ -182,9 +182,16 @@ class Job(Generic[R]):
         hang_action: Action if ranks wait in a collective for a rank that does nothing. `report`:
             the job's message names that rank; `stop`: after a minute the job is FAILED with reason
             Hung; `retry`: after a minute a new attempt begins, which max_retry counts.
+        alarm: Rules about the metrics of all ranks, each with what is done when it becomes true:
+            `nan -> stop`, `loss > 10 for 50 steps -> retry`, `loss spike -> notify`, `loss rises
+            for 200 steps -> notify`, `loss stands still for 10 min -> notify`, `idle for 30 min ->
+            notify`. `notify`: an event, `attention` and the webhook; `stop`: the job is FAILED with
+            reason Alarm; `retry`: a new attempt, which max_retry counts, from the newest checkpoint
+            before. A rule acts once in an attempt. At most 20 rules.
         notify: URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes
-            after a hang; in Slack's format to hooks.slack.com and to a URL that begins with
-            `slack+`. The URL is shown as `***`. None: the URL of the profile.
+            after a hang, and when a rule of `alarm` becomes true; in Slack's format to
+            hooks.slack.com and to a URL that begins with `slack+`. The URL is shown as `***`. None:
+            the URL of the profile.
         grace_s: Seconds between SIGTERM and SIGKILL when the job is cancelled, another rank fails,
             or the job is pre-empted.
         elastic_min_workers: Number of workers with which a `pytorch_elastic` job continues; None or
@@ -258,6 +265,7 @@ class Job(Generic[R]):
         stop_timer: int | None = None,
         health_params: HealthParams | Mapping[str, Any] | None = None,
         hang_action: Literal["report", "stop", "retry"] | None = "report",
+        alarm: str | Sequence[str] | None = None,
         notify: str | None = None,
         grace_s: float | None = 30.0,
         elastic_min_workers: int | Literal["default"] | None = None,

@@ -69,6 +69,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "grace_s",
         "health_params",
         "hang_action",
+        "alarm",
         "notify",
         "elastic_min_workers",
         "elastic_max_workers",

@@ -68,6 +68,9 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Number of steps whose checkpoints stay in `checkpoint_dir`; None: all."""
     from_step: Optional[int] = None
     """Step from which the first attempt starts; None: from the last one that was copied."""
+    last_good: Optional[List[Optional[float]]] = None
+    """Step (None: not known) and time, in seconds since 1970, before which the attempt starts:
+    checkpoints that were written later are moved away. None: it starts from the last one."""
     checkpoints_from: Optional[str] = None
     """Folder, or glob of one, that worker 0 copies to checkpoint_dir before
     the first start; None: none.

@@ -146,6 +146,10 @@ NEXT: dict[Reason, str] = {  # the next step for every reason
     Reason.SERVER_ERROR: f"{_RUN_AGAIN}; the server's log has the cause",
     Reason.TIMEOUT: f"a larger stop_timer, or less work for one job; {_LOGS}",
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",
+    Reason.ALARM: (
+        f"{_LOGS}; {_RUN_AGAIN}, and if it resumes, checkpoint_params with from_step names a "
+        "checkpoint from before the alarm"
+    ),
     Reason.CANCELLED: _RUN_AGAIN,
     Reason.DELETED_EXTERNALLY: f"{_RUN_AGAIN}; ask who works on the cluster beside the server",
     Reason.DEPENDENCY_FAILED: (

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
+from client_lib.spec.alarm import RULES_MAX, action_of, check as check_rule
 from client_lib.spec.command_line import check_name, split_script
 from client_lib.spec.replace import replaced
 from client_lib.spec.secrets import MASK, Masking
@@ -285,11 +286,21 @@ def check_requirement(line: str) -> None:
         )
 
 
+def _listed(value: Any) -> Any:
+    """A list for one text."""
+    return [value] if isinstance(value, str) else value
+
+
 WholeNumber = Annotated[int, BeforeValidator(_int_not_bool)]
 _Lines = Annotated[list[Line], up_to(MANY_MAX)]
 _Names = Annotated[list[Label], up_to(MANY_MAX)]
 _Values = Annotated[dict[Label, Scalar], up_to(MANY_MAX, "object")]
 _Failures = Annotated[list[Annotated[Label, Bound(check_failure)]], up_to(MANY_MAX)]
+_Rules = Annotated[
+    list[Annotated[Label, Bound(check_rule)]],
+    up_to(RULES_MAX),
+    BeforeValidator(_listed, json_schema_input_type=Label | list[Label]),
+]
 _Requirement = Annotated[Line, Bound(check_requirement)]
 _ElasticWorkers = Annotated[WholeNumber, within(0, WORKERS_MAX)] | Literal["default"] | None
 
@@ -444,10 +455,17 @@ class JobSpec(Strict):
     """Action if ranks wait in a collective for a rank that does nothing. `report`: the job's
     message names that rank; `stop`: after a minute the job is FAILED with reason Hung; `retry`:
     after a minute a new attempt begins, which max_retry counts."""
+    alarm: _Rules = empty(list)
+    """Rules about the metrics of all ranks, each with what is done when it becomes true: `nan ->
+    stop`, `loss > 10 for 50 steps -> retry`, `loss spike -> notify`, `loss rises for 200 steps ->
+    notify`, `loss stands still for 10 min -> notify`, `idle for 30 min -> notify`. `notify`: an
+    event, `attention` and the webhook; `stop`: the job is FAILED with reason Alarm; `retry`: a new
+    attempt, which max_retry counts, from the newest checkpoint before. A rule acts once in an
+    attempt. At most 20 rules."""
     notify: Annotated[Line, Bound(check_webhook)] | None = Field(default=None, repr=False)
     """URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a
-    hang; in Slack's format to hooks.slack.com and to a URL that begins with `slack+`. The URL is
-    shown as `***`. None: the URL of the profile."""
+    hang, and when a rule of `alarm` becomes true; in Slack's format to hooks.slack.com and to a URL
+    that begins with `slack+`. The URL is shown as `***`. None: the URL of the profile."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL when the job is cancelled, another rank fails, or the job
     is pre-empted."""
@@ -508,7 +526,24 @@ class JobSpec(Strict):
             raise ValueError(
                 "retry_reset_steps needs observe=True: the steps are found in the metrics"
             )
+        self._check_alarm()
         return self
+
+    def _check_alarm(self) -> None:
+        """Raises ValueError: another field leaves a rule without effect."""
+        if self.alarm and not self.observe:
+            raise ValueError("alarm needs observe=True: its rules are about the metrics")
+        if "retry" not in map(action_of, self.alarm):
+            return
+        if not self.max_retry:
+            raise ValueError(
+                "alarm with `-> retry` needs max_retry, the number of new attempts: max_retry=1"
+            )
+        if self.checkpoint_dir is not None:
+            raise ValueError(
+                "alarm with `-> retry` moves checkpoints from after the alarm aside, in the job's "
+                "own directory only: leave checkpoint_dir out, or write `-> stop`"
+            )
 
     def command(self) -> list[str]:
         """The script's words, then args, then flags: the arguments of the

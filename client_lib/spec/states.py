@@ -83,6 +83,7 @@ class Reason(TextEnum):
     SERVER_ERROR = "ServerError"
     TIMEOUT = "Timeout"  # stop_timer
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
+    ALARM = "Alarm"  # a rule of `alarm` has become true
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
     # a job in `after` did not end as required, so that the waiting job never started

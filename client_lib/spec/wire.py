@@ -97,10 +97,33 @@ class Attention(Lenient):
     """
 
     code: str
-    """`loss`: a loss is NaN or infinite. `hung`: the ranks hang. `slow`: a rank or worker holds up
-    the others. `stuck`: it waits for a job that hangs. A newer server may send other codes."""
+    """`loss`: a loss is NaN or infinite. `hung`: the ranks hang. `alarm`: a rule of `alarm` has
+    become true. `slow`: a rank or worker holds up the others. `stuck`: it waits for a job that
+    hangs. A newer server may send other codes."""
     sentence: str
     """One line for people."""
+
+
+class LastGood(Lenient):
+    """The last point of an attempt at which all was well, by the rule of `alarm` that ended it."""
+
+    step: float | None = None
+    """None: not known."""
+    time: datetime
+
+
+class RaisedAlarm(Lenient):
+    """A rule of `alarm` that has become true in the newest attempt."""
+
+    rule: str
+    """Its text."""
+    sentence: str
+    """One line for people: the rule, and what the metric did."""
+    time: datetime
+    """The time at which the server found it."""
+    last_good: LastGood | None = None
+    """The point before which a new attempt starts; None: the rule makes none, or is about no
+    metric."""
 
 
 class Membership(Lenient):
@@ -159,6 +182,11 @@ class JobInfo(Lenient):
     """None: the job was submitted alone."""
     dependencies: list[Dependency] = []
     """The jobs and groups of `spec.after`, in its order."""
+    alarms: list[RaisedAlarm] = []
+    """The rules of `spec.alarm` that have become true in the newest attempt, each once."""
+    last_good: LastGood | None = None
+    """The newest attempt starts from the newest checkpoint before this point; later ones were moved
+    aside. None: it starts from the last one."""
     # the last two fields: server_stub.service.job_json replaces the end of the JSON
     attention: list[Attention] = []
     """Empty: all is well, as far as the server knows. Of an ended job, what its end deserves."""

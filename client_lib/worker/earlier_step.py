@@ -1,15 +1,16 @@
-"""Lets a job start from an earlier step than the last one of the checkpoints that were copied for
-it: moves the later ones away, and lets their pointers name the earlier one.
+"""Lets an attempt start from an earlier checkpoint than the last one, in the job's own directory:
+moves the later ones away, and lets their pointers name the earlier one.
 """
 
 import contextlib
 import os
 import posixpath
-from typing import List
+from typing import List, Optional, Tuple
 
 from client_lib.checkpoints import Checkpoint, search
 
 _LATER = ".later-than-"
+_AFTER_ALARM = ".after-alarm-"
 _MOVING = ".moving"
 _MEGATRON = "iter_"
 
@@ -34,14 +35,52 @@ def go_back(folder: str, step: int, job: str) -> None:
             "there is no complete checkpoint of step %d; there are: %s"
             % (step, ", ".join(map(str, steps)) or "none")
         )
+    _move(folder, later_than(step, found, starts), done, starts)
+
+
+def go_back_before(
+    folder: str, step: Optional[float], time: float, job: str, attempt: int
+) -> Optional[str]:
+    """Move the checkpoints that were written after an alarm to a hidden folder in `folder`: those
+    of `step` or a later step, and those that were changed after `time`, in seconds since 1970.
+    `step` None: not known. Returns a sentence for people. A second call for the same attempt does
+    nothing, and returns None. Raises OSError."""
+    done = os.path.join(folder, "%s%d-%s" % (_AFTER_ALARM, attempt, job))
+    if os.path.isdir(done):
+        return None
+    found = [each for each in search(folder) if each is not None]
+    later = [each for each in found if each.path != "." and _is_after(each, step, time)]
+    earlier = [each for each in found if each not in later and not each.missing]
+    newest = max(earlier, key=_age, default=None)
+    starts = [] if newest is None else [each for each in earlier if each.step == newest.step]
+    _move(folder, later, done, starts)
+    moved = "checkpoints after the alarm were moved to %s: %d" % (done, len(later))
+    if newest is None:
+        return moved + "; none is left"
+    named = "" if newest.step is None else " of step %d" % newest.step
+    return "%s; the newest one left is %s%s" % (moved, newest.path, named)
+
+
+def _is_after(each: Checkpoint, step: Optional[float], time: float) -> bool:
+    has_later_step = step is not None and each.step is not None and each.step >= step
+    return has_later_step or each.modified > time
+
+
+def _age(each: Checkpoint) -> Tuple[float, float]:
+    """Order by the step, then by the time; a checkpoint without a step comes first."""
+    return -1 if each.step is None else each.step, each.modified
+
+
+def _move(folder: str, later: List[Checkpoint], done: str, starts: List[Checkpoint]) -> None:
+    """Move checkpoints to the folder `done`, which is there when all have been moved."""
     moving = done + _MOVING
     os.makedirs(moving, exist_ok=True)
-    for each in later_than(step, found, starts):
+    for each in later:
         target = os.path.join(moving, each.path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(os.path.join(folder, each.path), target)
         for pointer in each.pointers:
-            _point(folder, pointer, step, starts)
+            _point(folder, pointer, starts)
     os.rename(moving, done)
 
 
@@ -57,21 +96,22 @@ def later_than(step: int, found: List[Checkpoint], starts: List[Checkpoint]) -> 
     return [each for each in found if each.path != "." and is_later(each)]
 
 
-def _point(folder: str, pointer: str, step: int, starts: List[Checkpoint]) -> None:
-    """Let a pointer of a checkpoint that was moved name the nearest one of the step below
+def _point(folder: str, pointer: str, starts: List[Checkpoint]) -> None:
+    """Let a pointer of a checkpoint that was moved name the nearest one of `starts` below
     the pointer's folder; without one, remove it."""
     path = os.path.join(folder, pointer)
     above = posixpath.dirname(pointer)
-    named = [each.path for each in starts if not above or each.path.startswith(above + "/")]
+    named = [each for each in starts if not above or each.path.startswith(above + "/")]
     with contextlib.suppress(FileNotFoundError):  # an index went with its checkpoint
         target = os.readlink(path) if os.path.islink(path) else ""
         os.unlink(path)
         if not named:
             return
-        nearest = min(named, key=lambda each: each.count("/"))
-        parts = posixpath.relpath(nearest, above or ".").split("/")
+        nearest = min(named, key=lambda each: each.path.count("/"))
+        parts = posixpath.relpath(nearest.path, above or ".").split("/")
         if target:
             os.symlink("/".join(parts[: posixpath.normpath(target).count("/") + 1]), path)
             return
         with open(path, "w") as file:
-            file.write(str(step) if parts[0].startswith(_MEGATRON) else parts[0])
+            is_number = parts[0].startswith(_MEGATRON) and nearest.step is not None
+            file.write(str(nearest.step) if is_number else parts[0])

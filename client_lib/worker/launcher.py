@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Callable, List, Optional
 from client_lib import durable
 from client_lib.durable import read_json, write_json
 from client_lib.launcher_protocol import control, report
+from client_lib.launcher_protocol.checkpoint_lines import told
 from client_lib.launcher_protocol.control import ControlServer
 from client_lib.launcher_protocol.directory import (
     Directory,
@@ -163,6 +164,8 @@ class Launcher:
             if script:
                 folders.append(os.path.dirname(script))
             self._log.tail(plan.log_file, folders)
+        if plan.worker == 0 and plan.last_good and not self._goes_back(plan, plan.last_good):
+            return
         if plan.worker == 0 and has_content(plan.checkpoint_dir):
             from client_lib.worker.damaged_checkpoints import (
                 DamagedCheckpoints,
@@ -177,6 +180,22 @@ class Launcher:
             ).start()
         else:
             self._announce_ready()
+
+    def _goes_back(self, plan: WorkerPlan, last_good: List[Optional[float]]) -> bool:
+        """Move checkpoints from after an alarm away; False: they can't be moved, and the worker has
+        ended."""
+        from client_lib.worker.earlier_step import go_back_before  # here: few attempts do so
+
+        step, time_ = last_good
+        try:
+            said = go_back_before(plan.checkpoint_dir, step, time_ or 0.0, plan.job, plan.attempt)
+        except OSError as error:
+            why = "checkpoints from after the alarm can't be moved aside: %s" % error
+            self._never_ran(CannotStart(START_FAILED, told(why)))
+            return False
+        if said:
+            self._note(told(said))
+        return True
 
     def _announce_ready(self) -> None:
         if self._outcome is None:

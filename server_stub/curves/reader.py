@@ -30,6 +30,7 @@ from client_lib.launcher_protocol.record import (
 )
 from client_lib.spec.checkpoints import JobCheckpoint
 from client_lib.spec.wire import JobProgress
+from server_stub.curves.alarms import Alarms, Finding
 from server_stub.curves.bars import Bars
 from server_stub.curves.checkpoints import Told, listed
 from server_stub.curves.goodput import Marks
@@ -188,6 +189,16 @@ class CurveReader:
             with self._read(job, job.attempt, worker, until) as (tracker, _):
                 found += tracker.losses()
         return found
+
+    def alarms(self, job: LoggedJob, alarms: Alarms, until: float) -> list[Finding]:
+        """The rules that have become true in the newest attempt, as far as its logs are read at
+        `until`. `alarms`: an object of this attempt."""
+        for worker in range(job.n_workers):
+            with self._read(job, job.attempt, worker, until) as (tracker, _):
+                while not alarms.look(worker, tracker.curves(), tracker.used()):
+                    if time.monotonic() > until:
+                        break
+        return alarms.found()
 
     def slow(self, job: LoggedJob, until: float) -> tuple[list[str], Straggler | None]:
         """The sentences of the preflight of the newest attempt about slow workers, and its slow

@@ -17,7 +17,15 @@ from typing import Literal, NamedTuple, Protocol
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, Failure, InstanceType, Manifest, WarmPoolInfo, WorkerInfo
+from client_lib.spec.wire import (
+    Check,
+    Failure,
+    InstanceType,
+    LastGood,
+    Manifest,
+    WarmPoolInfo,
+    WorkerInfo,
+)
 from server_stub.worker_gateway.worker import Quiet, StackDump
 
 
@@ -59,6 +67,10 @@ class Attempt:
     checkpoints_name: str | None = None
     """Name of that job. None: there is none, or an earlier version of
     the server took the request.
+    """
+    last_good: LastGood | None = None
+    """Point of an earlier attempt before which this one starts; None: it
+    starts from the last checkpoint.
     """
     after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(
         default=None, repr=False, compare=False

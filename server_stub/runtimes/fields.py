@@ -76,6 +76,7 @@ FIELDS: dict[str, Row] = {
     "stop_timer": _SERVICE,
     "health_params": _SERVICE,
     "hang_action": _SERVICE,
+    "alarm": _SERVICE,
     "preflight_check": _EVERYWHERE,
     "smoke": _SERVICE,
     "notify": _SERVICE,

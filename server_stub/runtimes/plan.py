@@ -9,6 +9,7 @@ from client_lib.launcher_protocol.output_globs import ALL
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import CodeSnapshot
+from client_lib.spec.wire import LastGood
 from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.verdict import elastic_bounds
 
@@ -46,6 +47,7 @@ def worker_plan(
         moves_damaged=_moves_damaged(spec),
         keep_checkpoints=spec.checkpoint_params.keep if spec.checkpoint_params else None,
         from_step=spec.checkpoint_params.from_step if spec.checkpoint_params else None,
+        last_good=_last_good(attempt.last_good),
         log_file=spec.log_file,
         local_rank_argument=option.argument,
         local_rank_auto=option.auto,
@@ -63,6 +65,10 @@ def worker_plan(
         requirements=spec.requirements or [],
         secrets=sorted(attempt.secret_values),
     )
+
+
+def _last_good(point: LastGood | None) -> list[float | None] | None:
+    return None if point is None else [point.step, point.time.timestamp()]
 
 
 def _moves_damaged(spec: JobSpec) -> bool:

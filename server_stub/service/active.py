@@ -17,7 +17,7 @@ from client_lib.spec.wire import Event, JobInfo, StateChange
 from server_stub.runtimes.tasks import Timer
 from server_stub.service.attention import attention
 from server_stub.service.lifecycle import JobStatus
-from server_stub.service.webhook import message_of
+from server_stub.service.webhook import Told, message_of
 from server_stub.store.rows import JobRow, attention_column
 
 _ANY = ""
@@ -63,6 +63,8 @@ class ActiveJob(StoredJob):
     """Kept from the submit to the first start; after that it is read from the disk."""
     events: list[Event] = field(default_factory=list)
     """Events that are not stored yet."""
+    untold: list[Told] = field(default_factory=list)
+    """Events for the webhook of the job, which is told them when they are stored."""
     saving: bool = False
     """True while a task stores the job."""
     not_saved: ClientLibError | None = None

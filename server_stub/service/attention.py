@@ -2,7 +2,7 @@
 
 The only place that does: the reconciler stores what an end deserves, and what a hang does;
 `job_metrics` adds what the log of a running job shows. A loss that is NaN has spoiled the result,
-and stays; a slow rank matters while the job runs.
+and stays, as does a rule of `alarm` that has become true; a slow rank matters while the job runs.
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,7 @@ def attention(info: JobInfo, seen: Seen = NOTHING, *, stuck: bool = False) -> li
         found.append(Attention(code="hung", sentence=info.message))
     if seen.loss:
         found.append(Attention(code="loss", sentence=seen.loss))
+    found += [Attention(code="alarm", sentence=each.sentence) for each in info.alarms]
     if info.state is State.RUNNING:
         found += [Attention(code="slow", sentence=each) for each in seen.slow]
     return found

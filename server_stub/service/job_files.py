@@ -27,7 +27,7 @@ from client_lib.spec.replace import replaced
 from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
-from client_lib.spec.wire import GroupInfo, JobInfo, Membership
+from client_lib.spec.wire import GroupInfo, JobInfo, LastGood, Membership
 from server_stub.files.job_dirs import opener, worker_dir
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.files.room import Room
@@ -45,7 +45,7 @@ REMOVED = ".removed"
 _JOB = "job.json"
 _STOP = "stop.json"
 # fields of a JobInfo about its retries
-_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")
+_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry", "last_good")
 _ID = re.compile(r"[0-9a-f]{32}")
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
 
@@ -85,10 +85,11 @@ class JobFiles:
         runtime at the start."""
         row = active.row
         number = active.info.attempt
+        last_good = active.info.last_good
         try:
-            return self._of_row(row, number, active.request)
+            return self._of_row(row, number, active.request, last_good)
         except ServerError as error:
-            unknown = self._of_row(row, number, _UNREADABLE)
+            unknown = self._of_row(row, number, _UNREADABLE, last_good)
             return replace(unknown, unreadable=error.message, never_started=False, reload=None)
 
     def stored(self, row: JobRow) -> Attempt:
@@ -101,7 +102,13 @@ class JobFiles:
             JobRow("0" * 32, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request
         )
 
-    def _of_row(self, row: JobRow, number: int, given: SubmitRequest | None = None) -> Attempt:
+    def _of_row(
+        self,
+        row: JobRow,
+        number: int,
+        given: SubmitRequest | None = None,
+        last_good: LastGood | None = None,
+    ) -> Attempt:
         """`given`: the request of a job that was never started; None: it is read from the disk."""
         request = given or self.request_of(row)
         code = request.code
@@ -128,7 +135,8 @@ class JobFiles:
             after=partial(self._sources, request.dependencies) if request.dependencies else None,
             created_at=row.created_at,
             never_started=given is not None,
-            reload=partial(self._of_row, row, number),
+            last_good=last_good,
+            reload=partial(self._of_row, row, number, last_good=last_good),
         )
 
     async def _sources(self, dependencies: Sequence[Dependency]) -> list[list[Source]]:

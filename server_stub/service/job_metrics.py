@@ -16,6 +16,7 @@ from client_lib.spec.replace import replaced
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Attention, JobInfo, JobProgress
 from server_stub.curves import goodput
+from server_stub.curves.alarms import Alarms, Finding
 from server_stub.curves.losses import sentence
 from server_stub.curves.reader import CurveReader, Whose
 from server_stub.logs.records import LoggedJob
@@ -306,13 +307,29 @@ class MetricsReader:
         """
         if not job.spec.observe:
             return NOTHING
+        return await self._read_in_time(partial(self._look, job), NOTHING)
+
+    async def alarms(self, job: JobInfo, alarms: Alarms) -> list[Finding]:
+        """The rules of `alarms` that have become true since the last call."""
+        return await self._read_log(partial(self._alarms, alarms), job)
+
+    async def alarms_at_end(self, job: JobInfo, alarms: Alarms) -> list[Finding]:
+        """`alarms` of an attempt that has ended, for at most `_END_S`; later the object is of no
+        use."""
+        return await self._read_in_time(partial(self._alarms, alarms, self._lookup.logs(job)), [])
+
+    def _alarms(self, alarms: Alarms, logs: LoggedJob, until: float) -> list[Finding]:
+        return self._curves.alarms(logs, alarms, until)
+
+    async def _read_in_time(self, read: Callable[[float], T], otherwise: T) -> T:
+        """Call a function that reads until a monotonic time, for at most `_END_S`."""
         until = time.monotonic() + _END_S
-        reading = asyncio.wrap_future(self._threads.submit(self._look, job, until))
+        reading = asyncio.wrap_future(self._threads.submit(read, until))
         done, _ = await asyncio.wait({reading}, timeout=_END_S)
         if done:
             return reading.result()
         reading.cancel()  # one that waits for its disk ends later, and nobody needs its result
-        return NOTHING
+        return otherwise
 
     async def step(self, job: JobInfo) -> float | None:
         """The step that an attempt reached which has ended; None: its log shows none, or can't be

@@ -15,7 +15,15 @@ from typing_extensions import Unpack
 from client_lib.spec.replace import replaced
 from client_lib.spec.request import Dependency
 from client_lib.spec.states import FAILURES, Reason, State, as_sent
-from client_lib.spec.wire import Attention, Event, Failure, JobInfo, WorkerInfo
+from client_lib.spec.wire import (
+    Attention,
+    Event,
+    Failure,
+    JobInfo,
+    LastGood,
+    RaisedAlarm,
+    WorkerInfo,
+)
 from server_stub.runtimes import Observation
 
 
@@ -24,8 +32,8 @@ class Stop:
     """An order to end the running attempt, and what it means for the job."""
 
     reason: Reason
-    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG: it failed.
-    COMPLETED: a smoke test passed.
+    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG, ALARM: it
+    failed. COMPLETED: a smoke test passed.
     """
     message: str
     retry: bool = False
@@ -73,6 +81,8 @@ class Shown(TypedDict, total=False):
     furthest_step: float
     dependencies: list[Dependency]
     notices: list[str]
+    alarms: list[RaisedAlarm]
+    last_good: LastGood | None
     attention: list[Attention]
 
 
@@ -158,6 +168,23 @@ def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) ->
         return None
     after = status._replace(hung=message if hangs else "")
     return _moved(after, State.RUNNING, Reason.RUNNING, message, now)
+
+
+def note_alarm(
+    status: JobStatus, alarm: RaisedAlarm, stop: Stop | None, now: datetime
+) -> Decision | None:
+    """Decide on a rule of `alarm` that has become true; None: the attempt does not run, is being
+    stopped, or the rule has acted in it. `stop`: the order that the rule gives."""
+    job = status.info
+    acted = any(each.rule == alarm.rule for each in job.alarms)
+    if job.state is not State.RUNNING or status.stop or acted:
+        return None
+    after = status.shows(alarms=[*job.alarms, alarm])
+    told = replaced(after.info, reason=Reason.ALARM, message=alarm.sentence)
+    if stop is None:
+        return Decision(after, (_event(now, told),))
+    stopping = after._replace(stop=stop)
+    return _moved(stopping, job.state, Reason.STOPPING, stop.message, now)
 
 
 def note_dependency(
@@ -293,12 +320,32 @@ def _restarting(
 ) -> Decision:
     number = status.info.attempt + 1
     pause = pause_before(number - status.info.retries_from + 1)
+    ran = status.info.state is State.RUNNING
+    # an attempt that never ran has not gone back, or has written nothing since
+    last_good = status.info.last_good
+    if ran:
+        points = (each.last_good for each in status.info.alarms if each.last_good)
+        last_good = next(points, None)
     message = f"attempt {number - 1} failed: {message} ({retry}); the next starts in {pause:g} s"
+    if last_good:
+        message += f" from the newest checkpoint before {_place(last_good)}"
     after = status.shows(
-        state=State.RESTARTING, reason=reason, message=message, retry=retry, attempt=number
+        state=State.RESTARTING,
+        reason=reason,
+        message=message,
+        retry=retry,
+        attempt=number,
+        alarms=[],
+        last_good=last_good,
     )
     after = after._replace(stop=None, hung="", resume_at=now + timedelta(seconds=pause))
     return Decision(after, (*began, _event(now, after.info)))
+
+
+def _place(point: LastGood) -> str:
+    if point.step is not None:
+        return f"step {point.step:.15g}"
+    return f"{point.time:%H:%M:%S} UTC"
 
 
 def _final(

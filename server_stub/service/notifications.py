@@ -1,4 +1,5 @@
-"""Sends a text to the webhook of a job (`notify`) when it ends, hangs or moves again.
+"""Sends a text to the webhook of a job (`notify`) when it ends, hangs or moves again, and when a
+rule of `alarm` has become true.
 
 The notification of an end is stored with the final state, and removed when the receiver has
 accepted it, so a restart loses none. If the server crashes between the two, the receiver gets it
@@ -149,8 +150,8 @@ class Notifier:
             self._tasks.begin(self._send_end(row, row.unsent))
 
     def tell(self, row: JobRow, info: JobInfo, event: Told) -> None:
-        """Send that a running job hangs, or moves again. A server that ends
-        meanwhile does not send it.
+        """Send what has happened to a running job. A server that ends meanwhile does not
+        send it.
         """
         if info.spec.notify:
             self._tasks.begin(self._send(row, message_of(info, event)))

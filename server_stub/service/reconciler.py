@@ -11,15 +11,19 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull
+from client_lib.spec.alarm import Idle
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, GroupInfo, StateChange
+from client_lib.spec.wire import Event, GroupInfo, LastGood, RaisedAlarm, StateChange
+from server_stub.curves.alarms import Finding
 from server_stub.failures import explain, script_change
 from server_stub.runtimes import Observation, Runtime
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
 from server_stub.service.active import ActiveJob, ActiveJobs, StoppedAttempt
+from server_stub.service.alarm_watch import AlarmWatch
 from server_stub.service.attention import NOTHING, Seen, attention
 from server_stub.service.cleanup import Cleanup
 from server_stub.service.gate import Gate
@@ -74,6 +78,7 @@ class Reconciler:
             self.add_event,
             self._tell_hang,
         )
+        self._alarms = AlarmWatch(clock, metrics, self._tell_alarm)
 
     def add(self, active: ActiveJob, failed: str | None = None) -> None:
         """Begin to drive a stored job. `failed`: a member of its group that has failed."""
@@ -110,6 +115,7 @@ class Reconciler:
         for active in self._jobs.by_id.values():
             active.cancel_timers()
         await self._watchdog.close()
+        await self._alarms.close()
         await self._tasks.close()
 
     def observe(self, seen: Observation) -> None:
@@ -150,6 +156,24 @@ class Reconciler:
         if decision and decision.transitions:
             self._notifier.tell(active.row, active.info, "hangs" if hangs else "moves")
 
+    def _tell_alarm(self, active: ActiveJob, found: Finding, has_ended: bool) -> None:
+        """Carry out a rule. An attempt that has ended by itself is not stopped any more."""
+        now = self._clock.now()
+        action = found.rule.action
+        raised = RaisedAlarm(
+            rule=found.rule.text,
+            sentence=found.sentence,
+            time=now,
+            last_good=_last_good(active, found) if action == "retry" else None,
+        )
+        stop = None
+        if action != "notify" and not has_ended:
+            stop = Stop(Reason.ALARM, found.sentence, retry=action == "retry")
+        decision = lifecycle.note_alarm(active.status, raised, stop, now)
+        if decision and action == "notify":
+            active.untold.append("alarm")
+        self._decide(active, decision)
+
     def remove_at_end(self, active: ActiveJob) -> None:
         """Delete the job as soon as it is final."""
         active.remove_at_end = True
@@ -186,6 +210,7 @@ class Reconciler:
         if active.info.spec.retry_reset_steps and seen.reason is not Reason.COMPLETED:
             step = await self._metrics.step(active.info)
         logs = await self._metrics.at_end(active.info)
+        await self._alarms.last_look(active)
         self._apply(active, seen, step, logs)
 
     def _apply(
@@ -253,6 +278,8 @@ class Reconciler:
                 row = active.next_row()
                 events = active.events
                 active.events = []
+                untold = active.untold
+                active.untold = []
                 await self._store_row(active, row, events)
                 before = active.row.state
                 active.row = row
@@ -260,6 +287,8 @@ class Reconciler:
                 self._jobs.publish(row.id)
                 if row.state != before:
                     self._jobs.publish_state(row.owner, StateChange(id=row.id, state=row.state))
+                for event in untold:
+                    self._notifier.tell(row, info, event)
                 self._carry_out(active, status)
         finally:
             active.saving = False
@@ -307,6 +336,7 @@ class Reconciler:
             self._hold(active, status, why)
         elif status.resume_at:
             self._watchdog.leave(active)
+            self._alarms.leave(active)
             delay_s = (status.resume_at - self._clock.now()).total_seconds()
             # a clock that was set back must not lengthen the pause
             delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)
@@ -318,6 +348,7 @@ class Reconciler:
             elif status.info.state is State.RUNNING:
                 try:
                     self._watchdog.watch(active)
+                    self._alarms.watch(active)
                 except Exception as error:  # noqa: BLE001  # of this job: the others go on
                     self.stop(active, Stop(Reason.SERVER_ERROR, _failed(active, error)))
 
@@ -403,6 +434,7 @@ class Reconciler:
 
     def _retire(self, active: ActiveJob) -> None:
         active.cancel_timers()
+        self._alarms.leave(active)
         self._jobs.remove(active)
         self._ask_end(
             each
@@ -418,6 +450,17 @@ class Reconciler:
         freed = self.gate.leave(active)
         if freed and not freed.saving:  # a member that is being saved is carried out after that
             self._carry_out(freed, freed.status)
+
+
+def _last_good(active: ActiveJob, found: Finding) -> LastGood | None:
+    """The point before which the next attempt starts; without a good point in this attempt its
+    begin. None: the rule is about no curve."""
+    if isinstance(found.rule.condition, Idle):
+        return None
+    if found.good is None:
+        return LastGood(time=active.info.started_at or active.info.created_at)
+    at = datetime.fromtimestamp(found.good.time, timezone.utc)
+    return LastGood(step=found.good.step, time=at)
 
 
 def _failed(active: ActiveJob, error: Exception) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from client_lib.spec.wire import JobInfo
 from client_lib.spec.wording import summary
 
-Told = Literal["ended", "hangs", "moves"]
+Told = Literal["ended", "hangs", "moves", "alarm"]
 """Events that the webhook of a job gets."""
 
 

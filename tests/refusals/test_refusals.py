@@ -103,6 +103,27 @@ REFUSALS = {
     "a pattern of files outside of the job": Row(
         submit(outputs=["/etc/*"]), InvalidRequest, ExitCode.USAGE, "/etc/*"
     ),
+    "an alarm that is no rule": Row(
+        submit(alarm=["loss > ten -> stop"]),
+        InvalidRequest,
+        ExitCode.USAGE,
+        "column 8: 'ten' stands behind 'loss >'",
+    ),
+    "too many alarms": Row(
+        submit(alarm=[f"loss > {number} -> notify" for number in range(21)]),
+        InvalidRequest,
+        ExitCode.USAGE,
+        "at most 20",
+    ),
+    "an alarm that retries without retries": Row(
+        submit(alarm=["nan -> retry"]), InvalidRequest, ExitCode.USAGE, "needs max_retry"
+    ),
+    "an alarm that would move checkpoints of others": Row(
+        submit(alarm=["nan -> retry"], max_retry=1, checkpoint_dir="/tmp/shared"),
+        InvalidRequest,
+        ExitCode.USAGE,
+        "leave checkpoint_dir out",
+    ),
     "a state that is none": Row(list_by_state("LOST"), InvalidRequest, ExitCode.USAGE, "LOST"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from client_lib.spec.request import Dependency
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Failure
+from client_lib.spec.wire import Failure, RaisedAlarm
 from server_stub.runtimes import Observation
 from server_stub.service import lifecycle
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
@@ -39,6 +39,8 @@ INTERRUPT = Stop(Reason.CANCELLED, "cancelled by ann", interrupt=True)
 TIMEOUT = Stop(Reason.TIMEOUT, "it ran too long")
 SILENT = Stop(Reason.HUNG_SILENT, "silent", retry=True)
 SILENT_FOR_GOOD = Stop(Reason.HUNG_SILENT, "silent")
+ALARM = Stop(Reason.ALARM, "loss was NaN")
+ALARM_RETRY = Stop(Reason.ALARM, "loss was NaN", retry=True)
 SMOKE_PASSED = Stop(Reason.COMPLETED, "the smoke test passed")
 
 
@@ -46,6 +48,12 @@ class Verdict(NamedTuple):
     """About hangs."""
 
     hangs: bool
+
+
+class AlarmRaised(NamedTuple):
+    """A rule that has become true."""
+
+    stop: Stop | None
 
 
 class EndOfAnother(NamedTuple):
@@ -78,6 +86,8 @@ CANCELLING = status(stop=CANCEL, state=State.RUNNING, reason=Reason.STOPPING)
 INTERRUPTED = status(stop=INTERRUPT, state=State.RUNNING, reason=Reason.STOPPING)
 TIMED_OUT = status(stop=TIMEOUT, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1)
 RESTARTED = status(stop=SILENT, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1)
+ALARMED = status(stop=ALARM, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1)
+ALARMED_RETRY = status(stop=ALARM_RETRY, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1)
 STOPPED_FOR_GOOD = status(
     stop=SILENT_FOR_GOOD, state=State.RUNNING, reason=Reason.STOPPING, max_retry=1
 )
@@ -88,7 +98,7 @@ ENDED = status(state=State.SUCCEEDED, reason=Reason.COMPLETED, finished_at=T0)
 
 class Row(NamedTuple):
     before: JobStatus
-    seen: Observation | Stop | Verdict | EndOfAnother
+    seen: Observation | Stop | Verdict | AlarmRaised | EndOfAnother
     after: tuple[State, Reason] | Literal["no event"] | None
     """"no event": something else changes. None: nothing changes."""
 
@@ -135,6 +145,12 @@ TABLE = {
     "it hangs, and fails": Row(HANGS, FAILED, (State.FAILED, Reason.EXIT_CODE)),
     "a verdict while it waits": Row(PENDING, Verdict(hangs=True), None),
     "a verdict while it is being stopped": Row(CANCELLING, Verdict(hangs=True), None),
+    # rules about its metrics
+    "an alarm that is told": Row(RUNNING, AlarmRaised(None), (State.RUNNING, Reason.RUNNING)),
+    "an alarm that stops": Row(RUNNING, AlarmRaised(ALARM), (State.RUNNING, Reason.STOPPING)),
+    "an alarm while it waits": Row(PENDING, AlarmRaised(ALARM), None),
+    "an alarm while it is being stopped": Row(CANCELLING, AlarmRaised(ALARM), None),
+    "an alarm after its end": Row(ENDED, AlarmRaised(ALARM), None),
     # ends of the jobs that it waits for
     "the end that it waits for": Row(waits_for("ok"), EndOfAnother(State.SUCCEEDED), "no event"),
     "any end": Row(waits_for("any"), EndOfAnother(State.CANCELLED), "no event"),
@@ -163,6 +179,8 @@ TABLE = {
     "too long": Row(TIMED_OUT, GONE, (State.FAILED, Reason.TIMEOUT)),
     "silent, with a retry": Row(RESTARTED, GONE, (State.RESTARTING, Reason.HUNG_SILENT)),
     "silent, without a retry": Row(STOPPED_FOR_GOOD, GONE, (State.FAILED, Reason.HUNG_SILENT)),
+    "an alarm, without a retry": Row(ALARMED, GONE, (State.FAILED, Reason.ALARM)),
+    "an alarm, with a retry": Row(ALARMED_RETRY, GONE, (State.RESTARTING, Reason.ALARM)),
     "a smoke test that failed before the stop": Row(
         PROVEN, FAILED, (State.FAILED, Reason.EXIT_CODE)
     ),
@@ -176,6 +194,9 @@ def decide(row: Row) -> Decision | None:
             return lifecycle.ask_to_stop(row.before, row.seen, T0)
         case Verdict():
             return lifecycle.note_hang(row.before, "rank 1 hangs", T0, hangs=row.seen.hangs)
+        case AlarmRaised():
+            alarm = RaisedAlarm(rule="nan -> stop", sentence="loss was NaN", time=T0)
+            return lifecycle.note_alarm(row.before, alarm, row.seen.stop, T0)
         case EndOfAnother():
             return lifecycle.note_dependency(row.before, "1", row.seen.state, T0)
         case Observation():

@@ -22,6 +22,7 @@ from client_lib.spec.refusals import invalid_request
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.secrets import MASK
 from client_lib.spec.states import FAILURES
+from client_lib.spec.validation import STORED
 from client_lib.spec.wire import JobInfo
 
 text = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
@@ -134,6 +135,16 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"max_retry": 1, "retry_on": ["exit:256"]}, "did you mean 'exit:N'? (N: 1 to 255)"),
         ({"max_retry": 1, "retry_on": ["HungSilent"]}, "needs health_params"),
         ({"retry_on": ["Hung"]}, "retry_on needs max_retry, the number of new attempts"),
+        ({"alarm": ["nan -> halt"]}, "column 8: 'halt' stands behind 'nan ->'"),
+        ({"alarm": "nan -> halt"}, "column 8: 'halt' stands behind 'nan ->'"),
+        ({"alarm": ["nan -> stop"] * 21}, "has 21 entries; at most 20 are allowed"),
+        ({"alarm": "nan -> stop", "observe": False}, "alarm needs observe=True"),
+        ({"alarm": "nan -> retry"}, "needs max_retry, the number of new attempts"),
+        ({"alarm": "nan -> retry", "max_retry": 0}, "needs max_retry"),
+        (
+            {"alarm": "nan->retry", "max_retry": 1, "checkpoint_dir": "c"},
+            "in the job's own directory only: leave checkpoint_dir out",
+        ),
         ({"retry_reset_steps": 0}, "greater than or equal to 1"),
         ({"retry_reset_steps": 5, "observe": False}, "needs observe=True"),
     ],
@@ -142,6 +153,15 @@ def test_a_wrong_field_is_refused_and_named(fields: dict[str, object], told: str
     with pytest.raises(ValidationError) as refused:
         JobSpec.model_validate({"script": "train.py"} | fields)
     assert told in str(refused.value)
+
+
+def test_one_rule_is_a_list_of_one() -> None:
+    assert JobSpec(script="train.py", alarm="nan -> stop").alarm == ["nan -> stop"]
+
+
+def test_a_rule_of_a_newer_server_is_shown_as_it_was_sent() -> None:
+    fields = {"script": "train.py", "alarm": ["loss sings -> dance"]}
+    assert JobSpec.model_validate(fields, context=STORED).alarm == fields["alarm"]
 
 
 @pytest.mark.parametrize("value", ["a\nb\n", "$HOME", "'\"`", "", " ", "ü\ud7ff", "=", "\r\t\x1b"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from client_lib.worker.earlier_step import NoSuchStep, go_back
+from client_lib.worker.earlier_step import NoSuchStep, go_back, go_back_before
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
@@ -18,7 +18,7 @@ HIDDEN = ".later-than-400-job"
 
 
 def save(path: Path, at: float) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"weight": torch.zeros(100)}, path)
     os.utime(path, (at, at))
 
@@ -95,6 +95,70 @@ def test_the_model_of_a_trainer_in_the_folder_itself_stays(tmp_path: Path) -> No
     go_back(str(tmp_path), 400, "job")
     assert {"checkpoint-400", "pytorch_model.bin", "config.json"} <= set(os.listdir(tmp_path))
     assert "checkpoint-500" in os.listdir(tmp_path / HIDDEN)
+
+
+# --- before an alarm
+
+
+def test_what_was_written_after_the_alarm_is_moved_aside(folder: Path) -> None:
+    """By the step, and by the time where a checkpoint has no step."""
+    save(folder / "step-200.pt", at=2000.0)  # written again later
+    said = go_back_before(str(folder), 400, 1001.5, "job", 2)
+    hidden = folder / ".after-alarm-2-job"
+    assert said == (
+        f"checkpoints after the alarm were moved to {hidden}: 4; "
+        "the newest one left is step-300.pt of step 300"
+    )
+    assert sorted(os.listdir(hidden)) == [
+        "last.pt",
+        "step-200.pt",
+        "step-400.pt",
+        "step-500.pt",
+    ]
+    assert sorted(os.listdir(folder)) == [
+        ".after-alarm-2-job",
+        "best.pt",
+        "newest.pt",
+        "notes.txt",
+        "step-300.pt",
+    ]
+    assert os.readlink(folder / "newest.pt") == "step-300.pt"
+
+
+def test_without_a_known_step_the_time_decides(folder: Path) -> None:
+    go_back_before(str(folder), None, 1002.0, "job", 2)
+    assert "step-400.pt" in os.listdir(folder)
+    assert sorted(os.listdir(folder / ".after-alarm-2-job")) == ["last.pt", "step-500.pt"]
+
+
+def test_if_none_is_left_the_attempt_starts_anew(folder: Path) -> None:
+    said = go_back_before(str(folder), 0, 0.0, "job", 2)
+    assert said
+    assert said.endswith(": 5; none is left")
+    assert sorted(os.listdir(folder)) == [".after-alarm-2-job", "notes.txt"]
+
+
+def test_an_attempt_goes_back_once_and_the_next_one_again(folder: Path) -> None:
+    assert go_back_before(str(folder), 500, 1e9, "job", 2)
+    save(folder / "step-600.pt", at=time.time())
+    assert go_back_before(str(folder), 500, 1e9, "job", 2) is None
+    assert (folder / "step-600.pt").exists()
+    assert go_back_before(str(folder), 600, 1e10, "job", 3)
+    assert not (folder / "step-600.pt").exists()
+
+
+def test_megatron_reads_the_step_before_the_alarm(tmp_path: Path) -> None:
+    for step in (400, 500):
+        save(tmp_path / "m" / f"iter_{step:07}" / "common.pt", at=float(step))
+    (tmp_path / "m" / "latest_checkpointed_iteration.txt").write_text("500")
+    go_back_before(str(tmp_path), 500, 1e9, "job", 2)
+    assert (tmp_path / "m" / "latest_checkpointed_iteration.txt").read_text() == "400"
+
+
+def test_a_folder_that_is_not_there_is_none_to_move(tmp_path: Path) -> None:
+    said = go_back_before(str(tmp_path / "missing"), 1, 0.0, "job", 2)
+    assert said
+    assert said.endswith(": 0; none is left")
 
 
 @pytest.mark.process

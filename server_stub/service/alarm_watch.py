@@ -1,0 +1,122 @@
+"""Looks at the metrics of running jobs that have rules about them (`alarm`).
+
+What was found is kept with the job, so that a rule acts once in an attempt, also where a new server
+reads the logs of the attempt again from their begin.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from client_lib.spec.alarm import Rule, parse
+from client_lib.spec.states import State
+from client_lib.spec.wire import JobInfo
+from server_stub.curves.alarms import Alarms, Finding
+from server_stub.runtimes.tasks import Clock, Tasks
+from server_stub.service.active import ActiveJob
+from server_stub.service.job_metrics import MetricsReader
+
+log = logging.getLogger(__name__)
+PAUSE_S = 2.0
+"""Shortest pause between two looks at a job ..."""
+PAUSE_TIMES = 20
+"""... and the least pause as a multiple of the time that the look before took."""
+_TIMER = "alarm"
+_Read = Callable[[JobInfo, Alarms], Awaitable[list[Finding]]]
+
+
+@dataclass
+class _Watched:
+    """The rules of a running attempt."""
+
+    attempt: int
+    alarms: Alarms
+    looking: asyncio.Lock
+
+
+class AlarmWatch:
+    """Event loop only."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        metrics: MetricsReader,
+        tell: Callable[[ActiveJob, Finding, bool], None],
+    ) -> None:
+        """`tell` gets each rule of a job that has become true, and whether the attempt has
+        ended."""
+        self._clock = clock
+        self._metrics = metrics
+        self._tell = tell
+        self._watched: dict[str, _Watched] = {}
+        self._tasks = Tasks(log, "the alarms of a job can't be looked at")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def watch(self, active: ActiveJob) -> None:
+        """Begin to look at a job that runs; repeatable."""
+        if _has_rules(active) and _TIMER not in active.timers:
+            self._schedule(active, PAUSE_S)
+
+    def leave(self, active: ActiveJob) -> None:
+        """Note that the attempt has ended."""
+        active.cancel_timer(_TIMER)
+        self._watched.pop(active.row.id, None)
+
+    async def last_look(self, active: ActiveJob) -> None:
+        """Look at the whole logs of an attempt that has ended, if they can be read in time."""
+        active.cancel_timer(_TIMER)
+        if _has_rules(active) and active.info.state is State.RUNNING:
+            await self._look(active, self._metrics.alarms_at_end, has_ended=True)
+
+    def _schedule(self, active: ActiveJob, pause_s: float) -> None:
+        active.timers[_TIMER] = self._clock.call_later(
+            pause_s, lambda: self._tasks.begin(self._look_again(active))
+        )
+
+    async def _look_again(self, active: ActiveJob) -> None:
+        attempt = active.info.attempt
+        began = time.monotonic()
+        try:
+            await self._look(active, self._metrics.alarms)
+        finally:
+            took_s = time.monotonic() - began
+            watched = self._watched.get(active.row.id)
+            is_over = watched is None or watched.attempt != attempt or watched.alarms.is_done
+            if active.info.state is State.RUNNING and not is_over:
+                self._schedule(active, max(PAUSE_S, PAUSE_TIMES * took_s))
+
+    async def _look(self, active: ActiveJob, read: _Read, *, has_ended: bool = False) -> None:
+        watched = self._of(active)
+        async with watched.looking:
+            findings = await read(active.info, watched.alarms)
+        if active.info.attempt == watched.attempt:
+            for finding in findings:
+                self._tell(active, finding, has_ended)
+
+    def _of(self, active: ActiveJob) -> _Watched:
+        known = self._watched.get(active.row.id)
+        if known is None or known.attempt != active.info.attempt:
+            found = [each.rule for each in active.info.alarms]
+            alarms = Alarms(_rules(active), found)
+            known = _Watched(active.info.attempt, alarms, asyncio.Lock())
+            self._watched[active.row.id] = known
+        return known
+
+
+def _has_rules(active: ActiveJob) -> bool:
+    spec = active.info.spec
+    return bool(spec.alarm) and spec.observe
+
+
+def _rules(active: ActiveJob) -> list[Rule]:
+    """The rules that this server knows: a newer one may have stored others."""
+    rules = []
+    for text in active.info.spec.alarm:
+        with suppress(ValueError):
+            rules.append(parse(text))
+    return rules
