@@ -91,7 +91,7 @@ check: $(READY)  ## format, lint, types, layers of the packages, the worker's ol
 	@echo "== lint-imports (the layers of the packages)"
 	@$(RUN)/lint-imports --no-logo
 	@echo "== vermin (what runs in a worker runs on Python 3.8)"
-	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker client_lib/launcher_protocol client_lib/checkpoints client_lib/durable.py
+	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker client_lib/launcher_protocol client_lib/checkpoints client_lib/durable.py client_lib/drill/probe.py client_lib/drill/tensors.py
 	@echo "== changelog.d (one file per change)"
 	@$(RUN)/python -m release.changelog
 	@echo "== actionlint (the workflows in .github)"

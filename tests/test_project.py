@@ -77,11 +77,18 @@ def test_the_worker_imports_the_standard_library_and_itself() -> None:
         *sources("client_lib/worker"),
         *sources("client_lib/launcher_protocol"),
         ROOT / "client_lib/durable.py",
+        ROOT / "client_lib/drill/probe.py",
+        ROOT / "client_lib/drill/tensors.py",
     ]
+    by_ranks = {
+        "preflight.py": {"torch"},
+        "probe.py": {"torch"},
+        "tensors.py": {"torch", "safetensors"},
+    }
     for path in of_worker:
         outside = imported_packages(path) - set(sys.stdlib_module_names)
         # run by the interpreter of the ranks alone
-        of_ranks = {"torch"} if path.name == "preflight.py" else set()
+        of_ranks = by_ranks.get(path.name, set())
         assert outside <= {"client_lib"} | of_ranks, f"{path} imports {outside}"
         assert all(
             module.startswith(ours) or module == "client_lib"
@@ -106,7 +113,7 @@ def test_every_imported_library_is_declared(folder: str, declared: list[str]) ->
         ):
             name = COMES_WITH.get(package, NAME_OF_IMPORT.get(package, package))
             # asked for by name, where they are there
-            optional = name in {"torch", "psycopg", "pandas"}
+            optional = name in {"torch", "safetensors", "psycopg", "pandas"}
             # their extras
             optional |= (
                 package in {"hydra", "omegaconf", "submitit"} and path.parent.name == "plugins"

@@ -51,6 +51,7 @@ HEADINGS: dict[str, dict[str, Listed]] = {
         "stacks": Listed("status", "Show what a running job does, rank by rank."),
         "metrics": Listed("results", "Show the losses and other metrics that a job prints."),
         "checkpoints": Listed("results", "List the checkpoints of a job, complete or damaged."),
+        "drill": Listed("drill", "Prove that a script resumes after kills and other faults."),
         "render": Listed("submit", "Show what a submit would create."),
         "exec": Listed("sessions", "Run a command in a worker of a running job."),
         "shell": Listed("sessions", "Open a shell in a worker of a running job."),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _FUNCTION = "CLIENT_LIB_FUNCTION"
 """Variable of a job whose script is function_runner.py, which calls the function of the user."""
 
+_DRILL = "CLIENT_LIB_DRILL"
+"""Variable of a run of `client-lib drill`: the folder with its probe."""
+
 HIDDEN.append(globals())
 
 
@@ -79,6 +82,8 @@ def _run(module: Any) -> int:
     if _FUNCTION in os.environ:
         HIDDEN_FILES.append(module.__file__)
     try:
+        if _DRILL in os.environ:
+            _begin_probe(os.environ[_DRILL])
         with open(module.__file__, "rb") as file:
             source = file.read()
         exec(compile(source, module.__file__, "exec", dont_inherit=True), vars(module))
@@ -103,6 +108,16 @@ def _run(module: Any) -> int:
             sys.__excepthook__(type(error), error, trace)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _begin_probe(folder: str) -> None:
+    """Execute the probe of a drill, in a namespace of its own."""
+    path = os.path.join(folder, "probe.py")
+    with open(path, "rb") as file:
+        source = file.read()
+    probe = {"__name__": "client_lib_drill_probe", "__file__": path}
+    HIDDEN.append(probe)
+    exec(compile(source, path, "exec", dont_inherit=True), probe)
 
 
 def _status_of(exit: SystemExit) -> int:

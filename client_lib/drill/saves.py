@@ -1,0 +1,79 @@
+"""The checkpoints of a folder, as they come and go while a run writes them."""
+
+import os
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from client_lib.checkpoints import Checkpoint, search
+
+
+class Save(NamedTuple):
+    """A save: a checkpoint that has appeared, or was written again."""
+
+    path: str
+    """Relative to the folder."""
+    at: float
+    """Its last change, in seconds since 1970."""
+
+
+class Saves:
+    """The saves below a folder since this object was made."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._known: dict[str, Checkpoint] = {}
+        self.seen: list[Save] = []
+        self.look()
+        self._before = dict(self._known)
+        self.seen.clear()
+
+    def look(self) -> bool:
+        """Look once more; True if a checkpoint was written since the last look."""
+        found = {each.path: each for each in search(self.folder, known=self._known) if each}
+        changed = [
+            each
+            for path, each in found.items()
+            if path not in self._known or self._known[path].modified != each.modified
+        ]
+        self._known = found
+        self.seen += [Save(each.path, each.modified) for each in changed]
+        return bool(changed)
+
+    def found(self) -> list[Checkpoint]:
+        """The checkpoints that the script has written, as they are now, the latest first."""
+        self.look()
+        written = [
+            each
+            for path, each in self._known.items()
+            if path not in self._before or self._before[path].modified != each.modified
+        ]
+        return sorted(written, key=lambda each: each.modified, reverse=True)
+
+    def times(self) -> list[float]:
+        """The times of the saves, in seconds since 1970."""
+        return moments([save.at for save in self.seen])
+
+
+def moments(times: Iterable[float], together_s: float = 0.05) -> list[float]:
+    """The times of saves: files that are written one directly after the other are one save."""
+    found: list[float] = []
+    for at in sorted(times):
+        if not found or at - found[-1] > together_s:
+            found.append(at)
+        else:
+            found[-1] = at
+    return found
+
+
+def is_renamed(path: str, renamed: Collection[str]) -> bool:
+    """True if a checkpoint got its name, or a file in it got its own, by a rename."""
+    below = path + os.sep
+    return any(each == path or each.startswith(below) for each in renamed)
+
+
+def cut(path: str) -> None:
+    """Cut a checkpoint to half of its size: of a folder its largest file."""
+    if os.path.isdir(path):
+        files = [os.path.join(each, name) for each, _, names in os.walk(path) for name in names]
+        path = max(files, key=os.path.getsize)
+    os.truncate(path, os.path.getsize(path) // 2)
