@@ -24,6 +24,8 @@ _FOLDER = re.compile(r"^/[^\s()]*/")
 """The folder of a script."""
 _GPUS = re.compile(r"(?:^|\.)(\d+)gpu")
 """The number of GPUs in the name of an instance type."""
+_WHOLE_MAX = 1e15
+"""Whole numbers from here on are shown with four digits."""
 _RAISED = re.compile(r"[^\s:]+(?::|$)", re.MULTILINE)
 """The class of an exception, at the begin of its text."""
 _ON_CPU = "the job runs on the CPU"
@@ -201,8 +203,10 @@ def _done(found: Json) -> list[str]:
 
 
 def number(value: float | str) -> str:
-    """Four digits; NaN comes as text."""
-    return f"{float(value):.4g}"
+    """Four digits, or all of a whole number; NaN comes as text."""
+    exact = float(value)
+    is_whole = abs(exact) < _WHOLE_MAX and exact.is_integer()
+    return str(int(exact)) if is_whole else f"{exact:.4g}"
 
 
 def end(job: Json, state: str) -> str:

@@ -4,6 +4,9 @@ So that their texts can stand one below the other, these modules import names of
 `from client_lib.worker.rank_runner.MODULE import NAME` alone, from modules above them in MODULES,
 and no two define the same name. A value that changes is an attribute of an object, or is used in
 one module alone.
+
+Every rank compiles the file before its script starts. So modules that few ranks need are in the
+file as a text, which `rank_runner.late` executes in the names of the file.
 """
 
 import os
@@ -17,6 +20,12 @@ MODULES = (
     "pipes",
     "frames",
     "open_files",
+    "late",
+    "device_values",
+    "norms",
+    "planned_steps",
+    "optimizer_steps",
+    "step_hooks",
     "torch_import",
     "collectives",
     "master",
@@ -30,6 +39,8 @@ MODULES = (
 )
 """All modules of `rank_runner`, each below the modules that it imports."""
 
+LATE_MODULES = ("device_values", "norms", "planned_steps", "optimizer_steps")
+"""The modules that are a text in the file."""
 _PACKAGE = "client_lib.worker.rank_runner"
 _FUTURE = "from __future__ import annotations\n"
 
@@ -40,12 +51,15 @@ def joined_rank_runner() -> bytes:
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_runner")
     imports: Set[str] = set()
     bodies: List[str] = []
+    late: List[str] = []
     for name in MODULES:
         with open(os.path.join(folder, name + ".py"), encoding="utf-8") as file:
             body = _without_imports(list(file), imports)
-        bodies.append("\n\n# --- %s\n\n%s\n" % (name, body.strip()))
+        text = "\n\n# --- %s\n\n%s\n" % (name, body.strip())
+        (late if name in LATE_MODULES else bodies).append(text)
     head = '"""The modules of %s, joined."""\n\n' % _PACKAGE
-    return "".join([head, _FUTURE, "\n", *sorted(imports), *bodies]).encode()
+    texts = "\n\nLATE = %r\n" % "".join(late)
+    return "".join([head, _FUTURE, "\n", *sorted(imports), texts, *bodies]).encode()
 
 
 def _without_imports(lines: List[str], imports: Set[str]) -> str:

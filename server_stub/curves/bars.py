@@ -19,6 +19,8 @@ _SILENT_S = 60.0
 _SILENT_TIMES = 10.0
 """... and for so many times the usual time between two marks."""
 _BARS_MAX = 32
+_PLANNED = "\0planned"
+"""In place of the text before a bar: the steps that a scheduler of learning rates plans."""
 
 
 @dataclass
@@ -123,8 +125,10 @@ class Bars:
             self._bars[key].add(time, n)
 
     def counted(self) -> list[Bar]:
-        """The bars that have enough marks for a progress."""
-        return [bar for bar in self._bars.values() if bar.marks >= _MARKS]
+        """The printed bars that have enough marks for a progress."""
+        return [
+            bar for (name, _), bar in self._bars.items() if bar.marks >= _MARKS and name != _PLANNED
+        ]
 
     def _main(self) -> Bar | None:
         """The first bar that is not complete, else the last one; None: there are no counters."""
@@ -150,6 +154,16 @@ class Bars:
             return JobProgress(done=posted.done)
         left_s = max(0.0, posted.left_s - (now - posted.at))
         return JobProgress(done=posted.done, left_s=left_s, left_from_s=left_s, left_to_s=left_s)
+
+    def planned(self, now: float) -> JobProgress:
+        """The progress by the steps that a scheduler plans; without values if there are none."""
+        bars = [bar for (name, _), bar in self._bars.items() if name == _PLANNED]
+        return bars[-1].progress(now) if bars else JobProgress()
+
+    def plan(self, time: float, step: float, steps: float) -> None:
+        """Note a step of an optimizer, of a planned number."""
+        if 0 < step <= steps:
+            self._mark((_PLANNED, steps), time, step)
 
     def post(self, time: float, percent: float | None, left_s: float | None) -> None:
         """Note the progress that a library has computed. It counts where there are no counters."""

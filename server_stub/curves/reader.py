@@ -29,6 +29,7 @@ from client_lib.launcher_protocol.record import (
     pattern,
 )
 from client_lib.spec.checkpoints import JobCheckpoint
+from client_lib.spec.replace import replaced
 from client_lib.spec.wire import JobProgress
 from server_stub.curves.alarms import Alarms, Finding
 from server_stub.curves.bars import Bars
@@ -45,7 +46,7 @@ from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import read_clock
 
 FOLDER = "curves"  # in the directory of the job
-_VERSION = 3  # of the grammar and of the file: others are made again
+_VERSION = 4  # of the grammar and of the file: others are made again
 _OPEN = 1024
 """Largest number of logs whose curves stay in memory."""
 _POINTS = 4_000_000
@@ -169,11 +170,17 @@ class CurveReader:
         self._lock = Lock()
 
     def progress(self, job: LoggedJob, now: float, until: float) -> JobProgress | None:
-        """The progress of the newest attempt by the first rank that has any; None: its log could
-        not be read up to its end `until` then (monotonic seconds), or has none."""
+        """The progress of the newest attempt by the first rank that tells any, with what is seen of
+        the optimizers of rank 0; None: its log could not be read up to its end `until` then
+        (monotonic seconds), or has none."""
         with self._read(job, job.attempt, 0, until) as (tracker, complete):
             found = [tracker.progress(rank, now) for rank in PROGRESS_OF] if complete else []
-        return next((each for each in found if each.done is not None or each.metrics), None)
+            observed = tracker.observed(now) if complete else JobProgress()
+        told = next((each for each in found if each.done is not None or each.metrics), None)
+        if told is None:
+            return observed if observed.metrics else None
+        by = observed if told.done is None else told
+        return replaced(by, metrics={**told.metrics, **observed.metrics})
 
     def step(self, job: LoggedJob, until: float) -> float | None:
         """Return the last step in the log of the newest attempt, as far as the log is read at

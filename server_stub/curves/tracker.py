@@ -33,6 +33,10 @@ _WRITERS_MAX = 1024
 
 POSTED = "posted"
 USED = "used"  # the source of what a launcher has measured: no metrics of the job, and no progress
+OBSERVED = "optimizer"
+"""The source of what the rank runner sees of a script's optimizers, and the second value of such a
+line of the stream `metrics`. The values stand beside all that the script tells, and never in its
+place."""
 PROGRESS_OF = (0, None)  # the ranks whose counters are the progress of a job
 Key = tuple[int | None, str]  # rank (None: a line of no rank, as in train.log) and name
 
@@ -79,7 +83,8 @@ class Tracker:
         return {
             key: curve
             for key, curve in self.points.items()
-            if curve.source != USED and (len(curve) >= LEAST or curve.source in (METRICS, POSTED))
+            if curve.source != USED
+            and (len(curve) >= LEAST or curve.source in (METRICS, POSTED, OBSERVED))
         }
 
     def used(self) -> dict[str, Points]:
@@ -88,40 +93,57 @@ class Tracker:
 
     def progress(self, rank: int | None, now: float) -> JobProgress:
         """The progress by the counters of a rank of PROGRESS_OF, and the newest
-        value of each of its curves.
+        value of each curve that the rank tells.
         """
         values = {
-            name: points.values[-1] for (of, name), points in self.curves().items() if of == rank
+            name: points.values[-1]
+            for (of, name), points in self.curves().items()
+            if of == rank and points.source != OBSERVED
         }
         metrics = {name: values[name] for name in grammar.by_weight(values)}
         return replaced(self.bars[rank].progress(now), metrics=metrics)
+
+    def observed(self, now: float) -> JobProgress:
+        """The progress by the optimizers of rank 0, and the newest values of their curves."""
+        metrics = {
+            name: points.values[-1]
+            for (rank, name), points in self.points.items()
+            if rank == 0 and points.source == OBSERVED
+        }
+        return replaced(self.bars[0].planned(now), metrics=metrics)
 
     def losses(self) -> list[Loss]:
         """The losses that the ranks print, and which of them are lost."""
         return losses(self.curves())
 
     def printed(self) -> list[tuple[float, float]]:
-        """Times and steps of the curve of PROGRESS_OF with most points,
-        else of their progress bar.
+        """Times and steps of the curve of PROGRESS_OF with most points, else of their progress bar,
+        else of the optimizers.
         """
-        if curves := self._over_steps():
-            steps, times, _ = max(curves, key=len).columns
-            return [(at, step) for at, step in zip(times, steps, strict=True) if isfinite(step)]
-        return self._marks()
+        return _marks_of(self._over_steps()) or self._marks() or _marks_of(self._of_optimizers())
 
     def step(self) -> float | None:
-        """Return the largest step in the metrics of PROGRESS_OF, else in their progress bars; None:
-        there is none.
+        """Return the largest step in the metrics of PROGRESS_OF, else in their progress bars, else
+        of the optimizers; None: there is none.
         """
         steps = [step for curve in self._over_steps() for step in curve.steps if isfinite(step)]
-        return max(steps, default=next((step for _, step in reversed(self._marks())), None))
+        if steps:
+            return max(steps)
+        return next((step for _, step in reversed(self.printed())), None)
 
     def _over_steps(self) -> list[Points]:
-        """The curves of PROGRESS_OF over steps."""
+        """The curves over steps that PROGRESS_OF tell."""
         return [
             each
             for (of, _), each in self.curves().items()
-            if of in PROGRESS_OF and each.axis == "step"
+            if of in PROGRESS_OF and each.axis == "step" and each.source != OBSERVED
+        ]
+
+    def _of_optimizers(self) -> list[Points]:
+        return [
+            each
+            for (of, _), each in self.points.items()
+            if of in PROGRESS_OF and each.source == OBSERVED
         ]
 
     def _marks(self) -> list[tuple[float, float]]:
@@ -129,18 +151,20 @@ class Tracker:
         return next((marks for bars in self.bars.values() if (marks := bars.marks())), [])
 
     def first_steps(self) -> str:
-        """A metric with 3 values, or a counter with 3 marks, as a text; "": there is none yet."""
-        counted = (
-            (name, points) for (_, name), points in self.points.items() if points.source != USED
-        )
-        name = next((name for name, points in counted if len(points) >= LEAST), None)
-        if name is not None:
-            return f"{LEAST} values of {name}"
-        return (
-            f"{LEAST} marks of progress"
-            if any(bars.counted() for bars in self.bars.values())
-            else ""
-        )
+        """A metric with 3 values, a counter with 3 marks, or 3 steps of an optimizer, as a text;
+        "": there is none yet.
+        """
+        counted = [
+            (name, points.source)
+            for (_, name), points in self.points.items()
+            if points.source != USED and len(points) >= LEAST
+        ]
+        told = [name for name, source in counted if source != OBSERVED]
+        if told:
+            return f"{LEAST} values of {told[0]}"
+        if any(bars.counted() for bars in self.bars.values()):
+            return f"{LEAST} marks of progress"
+        return f"{LEAST} steps of an optimizer" if counted else ""
 
     def add(self, time: float, rank: int | None, stream: str, kind: str, text: str) -> None:
         """Read a record of the log; `time` in seconds since 1970."""
@@ -195,14 +219,13 @@ class Tracker:
             if kind == CHECKPOINT:
                 self._add_checkpoint(found[2])
                 return
+            if kind == OBSERVED:
+                self._add_observed(time, int(found[0]), float(found[2]), *found[3:5])
+                return
             rank, step, dropped, values, *posted = (
                 (None, None, 0, found.get("used", {})) if used else found
             )
-            # names without halves of characters, which no answer could hold
-            known = {
-                name.encode("utf-8", "replace").decode(): float(value)
-                for name, value in values.items()
-            }
+            known = {_whole(name): float(value) for name, value in values.items()}
             reading = grammar.Reading(known, None if step is None else float(step))
             rank = None if rank is None else int(rank)
             self.dropped += int(dropped)
@@ -214,6 +237,24 @@ class Tracker:
             self._point(
                 (rank, name), USED if used else POSTED if posted else METRICS, time, value, reading
             )
+
+    def _add_observed(
+        self,
+        time: float,
+        rank: int,
+        step: float,
+        values: dict[str, float],
+        planned: float | None = None,
+    ) -> None:
+        """Add what was seen of the optimizers of a rank. Raises ValueError and others: a script
+        wrote it.
+        """
+        known = {_whole(name): float(each) for name, each in values.items()}
+        reading = grammar.Reading(known, step)
+        for name, value in reading.values.items():
+            self._point((rank, name), OBSERVED, time, value, reading)
+        if planned is not None and rank in self.bars:
+            self.bars[rank].plan(time, step, float(planned))
 
     def _add_checkpoint(self, item: object) -> None:
         """Read an item of `checkpoint_lines`. Raises ValueError, TypeError: a script wrote it."""
@@ -237,7 +278,7 @@ class Tracker:
                 return
             points = self.points[key] = Points(_axis(reading), source)
         if points.source != source:
-            if source != METRICS and points.source != POSTED:
+            if source == OBSERVED or not (source == METRICS or points.source in (POSTED, OBSERVED)):
                 return
             self.count -= len(points)
             # exact values are better than printed ones
@@ -274,6 +315,19 @@ class Tracker:
             return False
         self.count -= len(self.points.pop(key))
         return True
+
+
+def _whole(name: str) -> str:
+    """A name without halves of characters, which no answer could hold."""
+    return name.encode("utf-8", "replace").decode()
+
+
+def _marks_of(curves: list[Points]) -> list[tuple[float, float]]:
+    """Times and steps of the curve with most points; []: there is none."""
+    if not curves:
+        return []
+    steps, times, _ = max(curves, key=len).columns
+    return [(at, step) for at, step in zip(times, steps, strict=True) if isfinite(step)]
 
 
 def _axis(reading: grammar.Reading) -> Axis:

@@ -1,14 +1,15 @@
 """Curves and progress of whole logs."""
 
+import json
 import pickle
 
 import pytest
 
-from client_lib.launcher_protocol.record import metric_lines
+from client_lib.launcher_protocol.record import METRICS, metric_lines
 from client_lib.spec.wire import JobProgress
 from server_stub.curves.losses import sentence
 from server_stub.curves.points import Points
-from server_stub.curves.tracker import Key, Tracker
+from server_stub.curves.tracker import OBSERVED, Key, Tracker
 
 CHATTY = {
     "a table": ["| layer | params |", "| conv1 | 320 |", "| conv2 | 18496 |", "| fc 1 | 0.5 |"] * 3,
@@ -278,3 +279,52 @@ def test_a_nan_of_printed_values_does_not_stay_when_exact_values_replace_them() 
     for step in range(100, 105):
         tracker.add(float(step), 0, "metrics", "", metric_lines(0, step, {"loss": 0.5})[0].decode())
     assert lost(tracker) == ""
+
+
+def observed(tracker: Tracker, at: float, step: object, **values: object) -> None:
+    tracker.add(at, None, METRICS, "", json.dumps([0, OBSERVED, step, values]))
+
+
+def test_steps_of_an_optimizer_are_the_steps_of_a_script_that_prints_none() -> None:
+    tracker = Tracker(10**6)
+    for step in range(1, 5):
+        observed(tracker, float(step), step, loss_scale=2.0, **{"train/step": step})
+    assert tracker.observed(5.0).metrics == {"loss_scale": 2.0, "train/step": 4.0}
+    assert tracker.step() == 4
+    assert tracker.printed() == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert tracker.first_steps() == "3 steps of an optimizer"
+    assert tracker.curves()[0, "train/step"].axis == "step"
+    assert tracker.losses() == []
+
+
+def test_steps_of_an_optimizer_take_the_place_of_nothing_that_a_script_tells() -> None:
+    tracker = Tracker(10**6)
+    for step in range(1, 5):
+        observed(tracker, float(step), 100 * step, lr=0.5, **{"train/step": 100 * step})
+        tracker.add(float(step), 0, "stdout", "", f"step {step} lr=0.1")
+        observed(tracker, float(step), 100 * step, lr=0.5)
+    assert list(tracker.curves()[0, "lr"].values) == [0.1] * 4
+    assert tracker.step() == 4
+    assert tracker.progress(0, 5.0).metrics == {"lr": 0.1}
+    assert tracker.observed(5.0).metrics == {"train/step": 400.0}
+    assert tracker.first_steps() == "3 values of lr"
+
+
+@pytest.mark.parametrize(
+    "rest", [[], [None, {}], ["x", {}], [1, [2]], [1, {"a": "x"}], [1, {"\ud800": 1}], [1e400, {}]]
+)
+def test_a_script_may_write_anything_in_the_name_of_its_optimizers(rest: list[object]) -> None:
+    tracker = Tracker(10**6)
+    tracker.add(0.0, None, METRICS, "", json.dumps([0, OBSERVED, *rest]))
+    tracker.add(0.0, None, METRICS, "", json.dumps(["x", OBSERVED, *rest]))
+    assert all(name.isprintable() for _, name in tracker.points)
+
+
+def test_a_plan_of_steps_gives_the_time_left_where_nothing_else_does() -> None:
+    tracker = Tracker(10**6)
+    for step in range(1, 5):
+        line = [0, OBSERVED, 10 * step, {"train/step": 10 * step}, 100]
+        tracker.add(float(step), None, METRICS, "", json.dumps(line))
+    found = tracker.observed(4.0)
+    assert (found.done, found.left_s) == (0.4, pytest.approx(6.0))
+    assert tracker.progress(0, 4.0).done is None

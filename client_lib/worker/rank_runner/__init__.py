@@ -8,6 +8,12 @@ torch.
     pipes            pipes of its own for the output of a rank under torchrun
     frames           removes the runner's frames from a traceback
     open_files       files that a teardown finishes
+    late             modules that are compiled only when they are needed
+    device_values    (late) values that a GPU computes, read without waiting
+    norms            (late) norms of gradients and parameters
+    planned_steps    (late) the steps that a scheduler of learning rates plans
+    optimizer_steps  (late) counts the steps of optimizers, and sends them
+    step_hooks       hooks of torch's optimizers
     torch_import     the import of torch, without garbage collection
     collectives      the times at which the rank enters collectives
     master           waits for the master, and refuses a master of the script's own

@@ -12,6 +12,7 @@ from client_lib.worker.rank_runner.imports import note_imports
 from client_lib.worker.rank_runner.open_files import BEFORE_TORCH, finish_files, open_files
 from client_lib.worker.rank_runner.process_groups import keep_process_groups
 from client_lib.worker.rank_runner.script_end import tell_script_end
+from client_lib.worker.rank_runner.step_hooks import send_last_steps
 from client_lib.worker.rank_runner.this_rank import THIS_RANK
 from client_lib.worker.rank_runner.world import tell_variable
 
@@ -24,6 +25,7 @@ def end(status: int) -> None:
     note_imports()
     if os.getpid() == THIS_RANK.pid:
         send_last_entries()
+        send_last_steps()
         tell_variable()
         tell_script_end()
     if "torch" not in sys.modules and status != INTERRUPTED and not THIS_RANK.is_forked:

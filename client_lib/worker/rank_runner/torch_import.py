@@ -1,9 +1,10 @@
-"""Imports torch without garbage collection."""
+"""Imports torch without garbage collection, and lets its optimizers be observed."""
 
 from __future__ import annotations
 
 from client_lib.worker.rank_runner.frames import HIDDEN
 from client_lib.worker.rank_runner.open_files import BEFORE_TORCH, open_files
+from client_lib.worker.rank_runner.step_hooks import observe_optimizers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def import_torch(module: Any, load: Callable[[Any], None]) -> None:
     BEFORE_TORCH.extend(open_files())
     try:
         load(module)
+        observe_optimizers(module)
     finally:
         gc.freeze()
         if enabled:
