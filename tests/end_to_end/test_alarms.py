@@ -26,8 +26,9 @@ import json, os, struct, time
 from pathlib import Path
 
 folder = Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])
-is_second = Path("spoiled").exists()
-Path("spoiled").touch()
+spoiled = Path(__file__).with_name("spoiled")
+is_second = spoiled.exists()
+spoiled.touch()
 
 def save(step):
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()

@@ -13,7 +13,8 @@ from client_lib.spec.wire import Failure
 from server_stub.failures.causes import CAUSES, first_cause
 from tests.failures.endings import CAUSED
 
-pytestmark = pytest.mark.process
+# in one worker of pytest-xdist: all endings are made by one fixture
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("real endings")]
 
 INCOMPLETE = "loads a checkpoint that is incomplete or damaged"
 LFS = "loads a git LFS pointer as weights"

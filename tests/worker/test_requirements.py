@@ -33,6 +33,9 @@ from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 from tests.worker.wheels import only_from, wheel
 
+# in one worker of pytest-xdist: the environment of `parent` is made once
+pytestmark = pytest.mark.xdist_group("requirements")
+
 MakeWorker = Callable[..., Worker]
 PATIENCE_S = 100.0  # pip takes seconds on a busy machine
 

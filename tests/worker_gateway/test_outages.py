@@ -25,7 +25,7 @@ UNTIL_TOLD = """
 import os, time
 n = 0
 while not os.path.exists('enough'):
-    for _ in range(500):
+    for _ in range(50):
         print('line', n, 'x' * 80)
         n += 1
     time.sleep(0.005)
