@@ -307,7 +307,35 @@ FIRST = [
         "classes", "AdamW", 1e-3, "constant", 20, Fault("labels go wrong, ever more", RISES, 250)
     ),
 ]
-SECOND: list[Training] = []
+SECOND = [
+    Training("images", "AdamW", 1e-3, "constant", 21),
+    Training("images", "SGD", 0.02, "warm-up", 22),
+    Training("deep classes", "AdamW", 1e-3, "cosine", 23),
+    Training("noisy regression", "Adam", 2e-3, "constant", 24),
+    Training("classes, batch 8", "SGD", 0.02, "constant", 25),
+    Training("classes", "RAdam", 2e-3, "restarts", 26),
+    Training("regression", "NAdam", 1e-3, "warm-up", 27),
+    Training("autoencoder", "RMSprop", 1e-3, "constant", 28),
+    Training("letters, GRU", "RMSprop", 1e-3, "constant", 29),
+    Training("letters, transformer", "Adam", 1e-3, "restarts", 30),
+    Training("images", "AdamW", 1e-3, "constant", 31, Fault("a record is NaN", NAN, 150)),
+    Training("deep classes", "AdamW", 1e-3, "warm-up", 32, Fault("weights times 30", SPIKE, 300)),
+    Training(
+        *("noisy regression", "Adam", 2e-3, "cosine", 33),
+        Fault("targets without scale", SPIKE, 250),
+    ),
+    Training("images", "SGD", 0.05, "constant", 34, Fault("labels in another order", SPIKE, 400)),
+    Training(
+        "letters, GRU", "Adam", 2e-3, "constant", 35, Fault("labels in another order", SPIKE, 300)
+    ),
+    Training("letters, transformer", "Adam", 5e-4, "constant", 36, Fault("rate 0", STILL, 220)),
+    Training(
+        "letters, GRU", "RMSprop", 1e-3, "constant", 37, Fault("parameters frozen", STILL, 260)
+    ),
+    Training("autoencoder", "Adam", 1e-3, "constant", 38, Fault("noise grows", RISES, 250)),
+    Training("regression", "Adam", 2e-3, "warm-up", 39, Fault("rate times 3000", HIGH, 300)),
+    Training("deep classes", "SGD", 0.02, "constant", 40, Fault("weights times 30", NORM, 250)),
+]
 
 
 # --- the rules over the curves

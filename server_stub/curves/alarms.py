@@ -129,7 +129,7 @@ class Lasting:
     """Holds when a property of single values has held for a span."""
 
     def __init__(self, holds: Callable[[float], bool | None], span: Span, said: str) -> None:
-        """`holds`: None for a value that tells nothing. `said`: the property as a clause."""
+        """`holds`: None for a value that changes nothing. `said`: the property as a clause."""
         self._holds = holds
         self._span = span
         self._said = said
@@ -139,9 +139,9 @@ class Lasting:
 
     def add(self, mark: Mark) -> Spell | None:
         holds = self._holds(mark.value)
-        if holds is None:
+        if holds is None and self._first is None:
             return None
-        if not holds:
+        if holds is False:
             self._good = mark
             self._first = None
             self._count = 0

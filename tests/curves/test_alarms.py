@@ -75,6 +75,12 @@ FINE = [3.0, 2.5, 2.0, 1.5, 1.0, 0.5]
         ("loss < 1 -> stop", FINE, "loss was below 1 (now 0.5) from step 5"),
         ("loss <= 1 -> stop", FINE, "loss was at most 1 (now 1) from step 4"),
         ("loss > 10 for 3 steps -> stop", [11.0, 11.0, 9.0, 11.0, 11.0], ""),
+        ("loss > 10 for 3 steps -> stop", [9.0, NAN, NAN, NAN, NAN], ""),
+        (
+            "loss > 10 for 3 steps -> stop",
+            [9.0, 11.0, NAN, NAN],
+            "loss was above 10 (now nan) from step 1",
+        ),
         (
             "loss > 10 for 3 steps -> stop",
             [9.0, 11.0, NAN, 12.0],
