@@ -13,7 +13,17 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from client_lib.launcher_protocol.record import METRICS_MAX, METRICS_PIPE, metric_lines
+from client_lib.launcher_protocol.record import (
+    ALERT,
+    ALERT_TEXT_MAX,
+    ALERT_TITLE_MAX,
+    METRICS_MAX,
+    METRICS_PIPE,
+    metric_lines,
+)
+
+_ALERTS_MAX = 20
+"""Alerts of a process that leave it; more are lines of its log alone."""
 
 config: dict[str, Any] = {}
 """The values given to `init`; the script may read and change them."""
@@ -23,6 +33,7 @@ class _Pipe:
     def __init__(self) -> None:
         self.step = -1.0
         self.dropped = 0
+        self.alerts = 0
         self.rank = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else 0
         self.fd: int | None = None
         with suppress(KeyError, OSError):  # outside a job, or its launcher has ended
@@ -41,6 +52,13 @@ class _Pipe:
             except OSError:
                 _, _, before, lost = json.loads(line)
                 self.dropped += before + len(lost)
+
+    def alert(self, title: str, text: str) -> None:
+        if self.fd is None or self.alerts == _ALERTS_MAX:
+            return
+        self.alerts += 1
+        item = [title[:ALERT_TITLE_MAX], text[:ALERT_TEXT_MAX]]
+        os.write(self.fd, json.dumps([self.rank, ALERT, item]).encode() + b"\n")
 
 
 _pipe: _Pipe | None = None
@@ -80,10 +98,20 @@ def finish(*_: object, **__: object) -> None:
 
 
 def alert(title: str, text: str = "", **_: object) -> None:
-    """Print an alert to stderr, and so to the log of the job."""
+    """Tell people of something in the training: a line of stderr, an event of the job, its
+    `attention`, and its webhook (`notify`).
+
+    The server learns of an alert within 10 s where the job has `notify` or `alarm`, else at the end
+    of the attempt. A title is told once in an attempt. Titles are cut at 100 characters, texts at
+    400. Of each process the first 20 alerts are told.
+    """
+    global _pipe
     with suppress(Exception):
         sys.stderr.write(f"ALERT {title}: {text}\n" if text else f"ALERT {title}\n")
         sys.stderr.flush()
+    with suppress(Exception):
+        _pipe = pipe = _pipe or _Pipe()
+        pipe.alert(str(title), str(text))
 
 
 def _number(value: Any) -> float | None:

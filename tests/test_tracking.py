@@ -106,3 +106,15 @@ def test_outside_a_job_nothing_happens(
     assert capfd.readouterr() == ("", "")
     client_lib.alert("loss", "is NaN")
     assert capfd.readouterr().err == "ALERT loss: is NaN\n"
+
+
+def test_an_alert_leaves_the_process_cut_and_counted(
+    pipe: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(25):
+        client_lib.alert(f"{number} {'ü' * 300}", "x" * 3000)
+    found = lines(pipe)
+    assert [line[:2] for line in found] == [[3, "alert"]] * 20
+    title, text = found[0][2]
+    assert (title[:3], len(title), len(text)) == ("0 ü", 100, 400)
+    assert capfd.readouterr().err.count("ALERT ") == 25

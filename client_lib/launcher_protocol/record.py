@@ -35,6 +35,12 @@ METRICS_MAX = 4000
 METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for its metrics
 # Second value in a line of metrics with the times at which files of checkpoints were written.
 WRITTEN = "written"
+# Second value in a line with an alert of a script; the third is [title, text].
+ALERT = "alert"
+ALERT_TITLE_MAX = 100
+"""Characters of the title of an alert."""
+ALERT_TEXT_MAX = 400
+"""Characters of the text of an alert: with its title, a line of at most METRICS_MAX bytes."""
 NO_RANK = "-"
 
 LINE = ""

@@ -98,8 +98,8 @@ class Attention(Lenient):
 
     code: str
     """`loss`: a loss is NaN or infinite. `hung`: the ranks hang. `alarm`: a rule of `alarm` has
-    become true. `slow`: a rank or worker holds up the others. `stuck`: it waits for a job that
-    hangs. A newer server may send other codes."""
+    become true, or the script has called `client_lib.alert`. `slow`: a rank or worker holds up the
+    others. `stuck`: it waits for a job that hangs. A newer server may send other codes."""
     sentence: str
     """One line for people."""
 
@@ -113,10 +113,10 @@ class LastGood(Lenient):
 
 
 class RaisedAlarm(Lenient):
-    """A rule of `alarm` that has become true in the newest attempt."""
+    """A rule of `alarm` that has become true in the newest attempt, or an alert of its script."""
 
     rule: str
-    """Its text."""
+    """The text of the rule, or `client_lib.alert(TITLE)`."""
     sentence: str
     """One line for people: the rule, and what the metric did."""
     time: datetime
@@ -183,7 +183,8 @@ class JobInfo(Lenient):
     dependencies: list[Dependency] = []
     """The jobs and groups of `spec.after`, in its order."""
     alarms: list[RaisedAlarm] = []
-    """The rules of `spec.alarm` that have become true in the newest attempt, each once."""
+    """The rules of `spec.alarm` that have become true in the newest attempt, and the alerts of its
+    scripts, each once."""
     last_good: LastGood | None = None
     """The newest attempt starts from the newest checkpoint before this point; later ones were moved
     aside. None: it starts from the last one."""

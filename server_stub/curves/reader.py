@@ -32,6 +32,7 @@ from client_lib.spec.checkpoints import JobCheckpoint
 from client_lib.spec.replace import replaced
 from client_lib.spec.wire import JobProgress
 from server_stub.curves.alarms import Alarms, Finding
+from server_stub.curves.alerts import ALERTS_MAX, Alert
 from server_stub.curves.bars import Bars
 from server_stub.curves.checkpoints import Told, listed
 from server_stub.curves.goodput import Marks
@@ -114,6 +115,7 @@ class _Log:
                         head["written"],
                         None if seen is None else {each[0]: SeenCheckpoint(*each) for each in seen},
                         head["warnings"],
+                        [Alert(*each) for each in head["alerts"]],
                     )
                     self.offset = self._saved = head["offset"]
 
@@ -136,6 +138,7 @@ class _Log:
                 if tracker.checkpoints is None
                 else list(tracker.checkpoints.values()),
                 "warnings": tracker.warnings,
+                "alerts": tracker.alerts,
                 "curves": [
                     [*key, curve.axis, curve.source, curve.thinned, len(curve)]
                     for key, curve in points
@@ -206,6 +209,16 @@ class CurveReader:
                     if time.monotonic() > until:
                         break
         return alarms.found()
+
+    def alerts(self, job: LoggedJob, until: float) -> list[Alert]:
+        """The alerts of the scripts in the newest attempt, one for each title, as far as its logs
+        are read at `until`."""
+        found: dict[str, Alert] = {}
+        for worker in range(job.n_workers):
+            with self._read(job, job.attempt, worker, until) as (tracker, _):
+                for alert in tracker.alerts:
+                    found.setdefault(alert.title, alert)
+        return list(found.values())[:ALERTS_MAX]
 
     def slow(self, job: LoggedJob, until: float) -> tuple[list[str], Straggler | None]:
         """The sentences of the preflight of the newest attempt about slow workers, and its slow

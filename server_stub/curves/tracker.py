@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from client_lib.launcher_protocol.checkpoint_lines import CHECKPOINT, SeenCheckpoint, parse
-from client_lib.launcher_protocol.record import GOES_ON, METRICS, WRITTEN
+from client_lib.launcher_protocol.record import ALERT, GOES_ON, METRICS, WRITTEN
 from client_lib.spec.replace import replaced
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.preflight import WARNING
-from server_stub.curves import grammar, lag
+from server_stub.curves import alerts, grammar, lag
+from server_stub.curves.alerts import ALERTS_MAX, Alert
 from server_stub.curves.bars import Bars
 from server_stub.curves.losses import Loss, losses
 from server_stub.curves.points import Axis, Points
@@ -62,6 +63,8 @@ class Tracker:
     """The checkpoints that the launcher has seen, by their paths; None: it has not looked."""
     warnings: list[str] = field(default_factory=list)
     """Sentences of the preflight about slow workers."""
+    alerts: list[Alert] = field(default_factory=list)
+    """The first alerts of the scripts."""
     slow: tuple[list[dict[int, lag.Window]], lag.Straggler | None] | None = None
     """Kept by worker 0: the newest windows of all workers at the last search for the
     slow rank, and its result.
@@ -215,6 +218,10 @@ class Tracker:
                 self.written += [float(at) for at in found[2]]
                 if len(self.written) > _WRITTEN_MAX:
                     del self.written[::2]
+                return
+            if kind == ALERT:
+                if len(self.alerts) < ALERTS_MAX:
+                    self.alerts.append(alerts.parse(found[0], found[2]))
                 return
             if kind == CHECKPOINT:
                 self._add_checkpoint(found[2])

@@ -1,4 +1,5 @@
-"""Looks at the metrics of running jobs that have rules about them (`alarm`).
+"""Looks at the metrics of running jobs that have rules about them (`alarm`), and for alerts of
+their scripts (`client_lib.alert`).
 
 What was found is kept with the job, so that a rule acts once in an attempt, also where a new server
 reads the logs of the attempt again from their begin.
@@ -15,13 +16,16 @@ from client_lib.spec.alarm import Rule, parse
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
 from server_stub.curves.alarms import Alarms, Finding
+from server_stub.curves.alerts import Alert
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_metrics import MetricsReader
 
 log = logging.getLogger(__name__)
 PAUSE_S = 2.0
-"""Shortest pause between two looks at a job ..."""
+"""Shortest pause between two looks at a job with rules, ..."""
+ALERTS_PAUSE_S = 10.0
+"""... of a job whose alerts alone are wanted, because it has a webhook, ..."""
 PAUSE_TIMES = 20
 """... and the least pause as a multiple of the time that the look before took."""
 _TIMER = "alarm"
@@ -45,12 +49,14 @@ class AlarmWatch:
         clock: Clock,
         metrics: MetricsReader,
         tell: Callable[[ActiveJob, Finding, bool], None],
+        tell_alert: Callable[[ActiveJob, Alert], None],
     ) -> None:
         """`tell` gets each rule of a job that has become true, and whether the attempt has
-        ended."""
+        ended; `tell_alert` gets each alert, in each look again."""
         self._clock = clock
         self._metrics = metrics
         self._tell = tell
+        self._tell_alert = tell_alert
         self._watched: dict[str, _Watched] = {}
         self._tasks = Tasks(log, "the alarms of a job can't be looked at")
 
@@ -59,8 +65,9 @@ class AlarmWatch:
 
     def watch(self, active: ActiveJob) -> None:
         """Begin to look at a job that runs; repeatable."""
-        if _has_rules(active) and _TIMER not in active.timers:
-            self._schedule(active, PAUSE_S)
+        spec = active.info.spec
+        if spec.observe and (spec.alarm or spec.notify) and _TIMER not in active.timers:
+            self._schedule(active, _pause(active))
 
     def leave(self, active: ActiveJob) -> None:
         """Note that the attempt has ended."""
@@ -68,9 +75,11 @@ class AlarmWatch:
         self._watched.pop(active.row.id, None)
 
     async def last_look(self, active: ActiveJob) -> None:
-        """Look at the whole logs of an attempt that has ended, if they can be read in time."""
+        """Look for what rules find in the whole logs of an attempt that has ended, if they can be
+        read in time."""
         active.cancel_timer(_TIMER)
-        if _has_rules(active) and active.info.state is State.RUNNING:
+        spec = active.info.spec
+        if spec.observe and spec.alarm and active.info.state is State.RUNNING:
             await self._look(active, self._metrics.alarms_at_end, has_ended=True)
 
     def _schedule(self, active: ActiveJob, pause_s: float) -> None:
@@ -82,16 +91,21 @@ class AlarmWatch:
         attempt = active.info.attempt
         began = time.monotonic()
         try:
-            await self._look(active, self._metrics.alarms)
+            if active.info.spec.alarm:
+                await self._look(active, self._metrics.alarms)
+            alerts = await self._metrics.alerts(active.info)
+            if active.info.attempt == attempt:
+                for alert in alerts:
+                    self._tell_alert(active, alert)
         finally:
             took_s = time.monotonic() - began
-            watched = self._watched.get(active.row.id)
-            is_over = watched is None or watched.attempt != attempt or watched.alarms.is_done
-            if active.info.state is State.RUNNING and not is_over:
-                self._schedule(active, max(PAUSE_S, PAUSE_TIMES * took_s))
+            if (active.info.attempt, active.info.state) == (attempt, State.RUNNING):
+                self._schedule(active, max(_pause(active), PAUSE_TIMES * took_s))
 
     async def _look(self, active: ActiveJob, read: _Read, *, has_ended: bool = False) -> None:
         watched = self._of(active)
+        if watched.alarms.is_done:
+            return
         async with watched.looking:
             findings = await read(active.info, watched.alarms)
         if active.info.attempt == watched.attempt:
@@ -108,9 +122,8 @@ class AlarmWatch:
         return known
 
 
-def _has_rules(active: ActiveJob) -> bool:
-    spec = active.info.spec
-    return bool(spec.alarm) and spec.observe
+def _pause(active: ActiveJob) -> float:
+    return PAUSE_S if active.info.spec.alarm else ALERTS_PAUSE_S
 
 
 def _rules(active: ActiveJob) -> list[Rule]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Attention, JobInfo
+from server_stub.curves.alerts import Alert
 
 
 class Seen(NamedTuple):
@@ -19,6 +20,8 @@ class Seen(NamedTuple):
     """A sentence about the loss that is NaN or infinite; "": there is none."""
     slow: Sequence[str] = ()
     """Sentences about slow workers and the slow rank."""
+    alerts: Sequence[Alert] = ()
+    """Alerts of the scripts."""
 
 
 NOTHING = Seen()
@@ -40,7 +43,9 @@ def attention(info: JobInfo, seen: Seen = NOTHING, *, stuck: bool = False) -> li
         found.append(Attention(code="hung", sentence=info.message))
     if seen.loss:
         found.append(Attention(code="loss", sentence=seen.loss))
-    found += [Attention(code="alarm", sentence=each.sentence) for each in info.alarms]
+    told = {each.rule: each.sentence for each in info.alarms}
+    new = {each.source: each.sentence for each in seen.alerts}
+    found += [Attention(code="alarm", sentence=each) for each in {**new, **told}.values()]
     if info.state is State.RUNNING:
         found += [Attention(code="slow", sentence=each) for each in seen.slow]
     return found

@@ -17,6 +17,7 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Attention, JobInfo, JobProgress
 from server_stub.curves import goodput
 from server_stub.curves.alarms import Alarms, Finding
+from server_stub.curves.alerts import Alert
 from server_stub.curves.losses import sentence
 from server_stub.curves.reader import CurveReader, Whose
 from server_stub.logs.records import LoggedJob
@@ -283,10 +284,11 @@ class MetricsReader:
         try:
             loss = sentence(self._curves.losses(logs, until))
             warnings, straggler = self._curves.slow(logs, until)
+            alerts = self._curves.alerts(logs, until)
         except Exception:  # a job may write anything to its log; others must be listed
             log.exception("the log of job %s can't be read", job.id)
             return NOTHING
-        seen = Seen(loss, [*warnings, *([str(straggler)] if straggler else [])])
+        seen = Seen(loss, [*warnings, *([str(straggler)] if straggler else [])], alerts)
         now = time.monotonic()
         if not job.state.final:
             newer = {key: each for key, each in self._seen.items() if now - each.at < _FORGOTTEN_S}
@@ -312,6 +314,10 @@ class MetricsReader:
     async def alarms(self, job: JobInfo, alarms: Alarms) -> list[Finding]:
         """The rules of `alarms` that have become true since the last call."""
         return await self._read_log(partial(self._alarms, alarms), job)
+
+    async def alerts(self, job: JobInfo) -> list[Alert]:
+        """The alerts of the scripts so far."""
+        return await self._read_log(self._curves.alerts, job)
 
     async def alarms_at_end(self, job: JobInfo, alarms: Alarms) -> list[Finding]:
         """`alarms` of an attempt that has ended, for at most `_END_S`; later the object is of no

@@ -50,6 +50,8 @@ someone deleted is not among them."""
 # state of a dependency that was removed, so that nobody knows how it ended
 DELETED = as_sent(State, "DELETED")
 
+ALARMS_MAX = 40
+"""Largest number of rules and alerts of an attempt that are kept with the job."""
 FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
 # a job that fails at once starts once a minute, and a repaired one waits no longer
 LONGEST_PAUSE_S = 60.0
@@ -173,11 +175,12 @@ def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) ->
 def note_alarm(
     status: JobStatus, alarm: RaisedAlarm, stop: Stop | None, now: datetime
 ) -> Decision | None:
-    """Decide on a rule of `alarm` that has become true; None: the attempt does not run, is being
-    stopped, or the rule has acted in it. `stop`: the order that the rule gives."""
+    """Decide on a rule of `alarm` that has become true, or an alert of the script; None: the
+    attempt does not run, is being stopped, or this was told of it. `stop`: the order that the rule
+    gives."""
     job = status.info
     acted = any(each.rule == alarm.rule for each in job.alarms)
-    if job.state is not State.RUNNING or status.stop or acted:
+    if job.state is not State.RUNNING or status.stop or acted or len(job.alarms) >= ALARMS_MAX:
         return None
     after = status.shows(alarms=[*job.alarms, alarm])
     told = replaced(after.info, reason=Reason.ALARM, message=alarm.sentence)

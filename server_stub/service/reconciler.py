@@ -18,6 +18,7 @@ from client_lib.spec.alarm import Idle
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, GroupInfo, LastGood, RaisedAlarm, StateChange
 from server_stub.curves.alarms import Finding
+from server_stub.curves.alerts import Alert
 from server_stub.failures import explain, script_change
 from server_stub.runtimes import Observation, Runtime
 from server_stub.runtimes.tasks import Clock, Tasks
@@ -78,7 +79,7 @@ class Reconciler:
             self.add_event,
             self._tell_hang,
         )
-        self._alarms = AlarmWatch(clock, metrics, self._tell_alarm)
+        self._alarms = AlarmWatch(clock, metrics, self._tell_alarm, self._tell_alert)
 
     def add(self, active: ActiveJob, failed: str | None = None) -> None:
         """Begin to drive a stored job. `failed`: a member of its group that has failed."""
@@ -174,6 +175,15 @@ class Reconciler:
             active.untold.append("alarm")
         self._decide(active, decision)
 
+    def _tell_alert(self, active: ActiveJob, alert: Alert) -> None:
+        """Tell an alert that was not told in this attempt."""
+        now = self._clock.now()
+        raised = RaisedAlarm(rule=alert.source, sentence=alert.sentence, time=now)
+        decision = lifecycle.note_alarm(active.status, raised, None, now)
+        if decision:
+            active.untold.append("alarm")
+        self._decide(active, decision)
+
     def remove_at_end(self, active: ActiveJob) -> None:
         """Delete the job as soon as it is final."""
         active.remove_at_end = True
@@ -211,6 +221,8 @@ class Reconciler:
             step = await self._metrics.step(active.info)
         logs = await self._metrics.at_end(active.info)
         await self._alarms.last_look(active)
+        for alert in logs.alerts:
+            self._tell_alert(active, alert)
         self._apply(active, seen, step, logs)
 
     def _apply(

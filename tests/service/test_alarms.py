@@ -1,6 +1,7 @@
 """Rules about the metrics of a running job: what each action does, once in an attempt."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -272,5 +273,57 @@ def test_a_loss_that_is_too_high_goes_back_as_well(bench: Bench, rule: str, step
         info = await until(bench, lambda info: info.state is State.RESTARTING)
         assert info.last_good
         assert info.last_good.step == step
+
+    run(bench, main)
+
+
+# --- client_lib.alert
+
+
+def alerts(bench: Bench, job_id: str, *titles: str) -> None:
+    """Both ranks call client_lib.alert with each title."""
+    log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job_id, 1, 0))
+    for title in titles:
+        for rank in (1, 0):
+            item = [title, "it is 3 times the usual"]
+            log.write(json.dumps([rank, "alert", item]), rank="-", stream="metrics")
+
+
+def test_an_alert_of_the_script_is_an_event_attention_and_a_message(
+    bench: Bench, receiver: Receiver
+) -> None:
+    async def main(service: Service) -> None:
+        job = await bench.submit(name="one", notify=receiver.url)
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        alerts(bench, job.id, "loss\x1b is high")
+        info = await until(bench, is_raised)
+        sentence = "alert of rank 1: loss is high: it is 3 times the usual"
+        assert [(each.code, each.sentence) for each in info.attention] == [("alarm", sentence)]
+        await eventually(lambda: receiver.got)
+        assert sentence in receiver.got[0]["text"]
+        await looks_go_on(bench)
+        bench.runtime.end(job.id)
+        ended = await bench.until("one", State.SUCCEEDED)
+        assert [each.sentence for each in ended.attention] == [sentence]
+        assert await alarm_events(bench) == [("RUNNING", "Alarm", 1)]
+
+    run(bench, main)
+
+
+def test_alerts_of_a_job_that_nobody_watches_are_seen_when_asked_for_and_at_its_end(
+    bench: Bench,
+) -> None:
+    async def main(service: Service) -> None:
+        job = await bench.submit(name="one")
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        alerts(bench, job.id, *map(str, range(30)))
+        seen = (await bench.info("one")).attention
+        assert len(seen) == 10  # 20 alerts of a worker, two of each title
+        bench.runtime.end(job.id)
+        ended = await bench.until("one", State.SUCCEEDED)
+        assert ended.attention == seen
+        assert len(await alarm_events(bench)) == 10
 
     run(bench, main)
