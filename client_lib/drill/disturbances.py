@@ -19,6 +19,7 @@ from client_lib.launcher_protocol.processes import number, parent
 _POLL_S = 0.005
 _LOOK_S = 0.05
 """Time between two looks at the checkpoints, each of which lists a folder."""
+ENDED = "the run had ended before the fault"
 _BALLAST = ".drill-ballast"
 _LEAST_DISK = 64 * 2**20
 
@@ -44,7 +45,7 @@ def reach(run: Run, saves: Saves, moment: Moment, began_at: float) -> None:
         if is_there and len(saves.times()) >= moment.saves:
             return
         if run.is_over():
-            raise TooLate("the run had ended before the fault")
+            raise TooLate(ENDED)
         time.sleep(_POLL_S)
 
 
@@ -52,7 +53,7 @@ def disturb(fault: Fault, run: Run, saves: Saves, limit_s: float) -> None:
     """Carry the fault out. Raises TooLate."""
     ranks = run.pids()
     if not ranks:
-        raise TooLate("the run had no process any more")
+        raise TooLate(ENDED)
     last = ranks[max(ranks)]
     if fault is Fault.TERM:
         run.cancel()
@@ -92,7 +93,7 @@ def _await_save(run: Run, saves: Saves, limit_s: float) -> None:
     until = time.monotonic() + limit_s
     while not saves.look():
         if run.is_over() or time.monotonic() > until:
-            raise TooLate("nothing was saved any more")
+            raise TooLate(ENDED)
 
 
 # --- disk full

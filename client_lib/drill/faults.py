@@ -49,7 +49,7 @@ class Moment(NamedTuple):
     """The moment of a fault in a run that goes as the undisturbed one."""
 
     saves: int
-    """Least number of saves before."""
+    """Least number of saves before, if this run saves later than the undisturbed one."""
     steps: int | None
     """Number of steps of the optimizer before; None: unknown, `after_s` counts."""
     after_s: float
@@ -69,7 +69,7 @@ def moment(fault: Fault, course: Course, part: float) -> Moment:
     end = course.saves[chosen] if chosen < len(course.saves) else course.ended
     within = 0.25 + 0.5 * (part * len(choices) % 1.0)
     at = begin + within * (end - begin)
-    return Moment(chosen, _steps_at(course, begin, at), at)
+    return Moment(least, _steps_at(course, begin, at), at)
 
 
 def _before_the_end(course: Course) -> Sequence[float]:

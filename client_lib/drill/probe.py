@@ -119,21 +119,24 @@ class _Probe:
             self.optimizer = optimizer
         if self.optimizer is not optimizer:
             return
-        weights = self._weights()
         self.record = {
-            "weights": self._digest(weights),
-            "gradients": self._digest([each.grad for each in weights if each.grad is not None]),
+            "weights": self._digest(self._weights()),
             "state": self._state(),
             "rates": [float(group.get("lr", 0.0)) for group in optimizer.param_groups],
             "random": self._random(),
-            "batch": self.batch,
             "scale": self.scale,
         }
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if self.optimizer is not optimizer:
             return
-        self.record["weights_after"] = self._digest(self._weights())
+        weights = self._weights()
+        # only now: a closure, such as Lightning's, makes both within the step
+        self.record["batch"] = self.batch
+        self.record["gradients"] = self._digest(
+            [each.grad for each in weights if each.grad is not None]
+        )
+        self.record["weights_after"] = self._digest(weights)
         self.record["state_after"] = self._state()
         self.record["time"] = time.time()
         self.write(self.record)

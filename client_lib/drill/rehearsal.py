@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.drill import disturbances, judgement, restored, runs, values
-from client_lib.drill.disturbances import TooLate
+from client_lib.drill.disturbances import ENDED, TooLate
 from client_lib.drill.faults import FAULTS, Course, Fault, Moment, moment
 from client_lib.drill.folders import Ground, RunPlace, ground, outside
 from client_lib.drill.judgement import DrillVerdict, Episode, Files, Result, Seen, Tensors, Whole
@@ -187,14 +187,21 @@ class _Rehearsal:
         self._runs.clear()
 
     def _result(self, fault: Fault, whole: Whole, first: _Undisturbed) -> Result:
-        """Try one fault."""
+        """Try one fault; once more at its earliest moment if the run had ended before."""
+        part = random.Random(f"{fault.name} {len(first.course.saves)}").random()
+        result = self._tried(fault, whole, first, part)
+        is_late = result.verdict is DrillVerdict.NOT_RUN and list(result.notes) == [ENDED]
+        return self._tried(fault, whole, first, 0.0) if is_late else result
+
+    def _tried(self, fault: Fault, whole: Whole, first: _Undisturbed, part: float) -> Result:
+        """Try one fault at a moment; `part`: see `faults.moment`."""
         name = fault.name.lower()
         folder = self._at.base / name
         result = Result(fault, DrillVerdict.NOT_RUN)
         disk = disturbances.small_disk(folder, first.place.folder)
         try:
             with disk if fault is Fault.DISK else nullcontext():
-                episode = self._episode(fault, first)
+                episode = self._episode(fault, first, part)
                 result = judgement.judge(episode, whole)
         except TooLate as why:
             result = result._replace(notes=[str(why)])
@@ -205,7 +212,7 @@ class _Rehearsal:
                 shutil.rmtree(folder, ignore_errors=True)
         return result if keeps else result._replace(jobs=[])
 
-    def _episode(self, fault: Fault, first: _Undisturbed) -> Episode:
+    def _episode(self, fault: Fault, first: _Undisturbed, part: float) -> Episode:
         """The runs of one fault. Raises TooLate."""
         usual_s = first.seen.seconds
         limit_s = 3 * usual_s + _LIMIT_S
@@ -213,7 +220,6 @@ class _Rehearsal:
             raise TooLate("the job has one rank")
         place = self._at.place(fault.name.lower())
         saves = Saves(str(place.folder))
-        part = random.Random(f"{fault.name} {len(first.course.saves)}").random()
         run = self._begin(place, "first", fault.value)
         with ending(run):
             self._disturb(fault, run, saves, moment(fault, first.course, part), limit_s)
@@ -222,7 +228,7 @@ class _Rehearsal:
         if run.info.state is State.SUCCEEDED:
             if fault is Fault.DISK:
                 return self._ended(Episode(fault, None, run.seen()), saves, first)
-            raise TooLate("the run had ended before the fault")
+            raise TooLate(ENDED)
         files = self._left(fault, run, saves)
         resumed = self._begin(place, "resumed", f"{fault.value}, resumed")
         with ending(resumed):

@@ -8,7 +8,7 @@ from client_lib.checkpoints import Checkpoint, search
 
 
 class Save(NamedTuple):
-    """A save: a checkpoint that has appeared, or was written again."""
+    """A save: a whole checkpoint that has appeared, or was written again."""
 
     path: str
     """Relative to the folder."""
@@ -28,16 +28,17 @@ class Saves:
         self.seen.clear()
 
     def look(self) -> bool:
-        """Look once more; True if a checkpoint was written since the last look."""
+        """Look once more; True if something of a checkpoint was written since the last look."""
         found = {each.path: each for each in search(self.folder, known=self._known) if each}
-        changed = [
-            each
-            for path, each in found.items()
-            if path not in self._known or self._known[path].modified != each.modified
-        ]
+        changed = [each for path, each in found.items() if self._is_new(path, each)]
         self._known = found
-        self.seen += [Save(each.path, each.modified) for each in changed]
+        self.seen += [Save(each.path, each.modified) for each in changed if not each.missing]
         return bool(changed)
+
+    def _is_new(self, path: str, checkpoint: Checkpoint) -> bool:
+        before = self._known.get(path)
+        state = (checkpoint.modified, checkpoint.missing)
+        return before is None or (before.modified, before.missing) != state
 
     def found(self) -> list[Checkpoint]:
         """The checkpoints that the script has written, as they are now, the latest first."""

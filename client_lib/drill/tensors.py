@@ -51,8 +51,8 @@ class _Comparison:
             ]
         # whatever a foreign file raises: its bytes are compared
         except Exception as error:  # noqa: BLE001
-            self.raw.append("%s (weights_only refuses it: %s)" % (name, _brief(error)))
-            self._storages(one, other, name)
+            if self._storages(one, other, name):
+                self.raw.append("%s (weights_only refuses it: %s)" % (name, _brief(error)))
             return
         self._states(states[0], states[1], name)
 
@@ -76,16 +76,18 @@ class _Comparison:
             if by:
                 self.differ.append((path, by))
 
-    def _storages(self, one: str, other: str, name: str) -> None:
+    def _storages(self, one: str, other: str, name: str) -> bool:
+        """Compare what weights_only refuses; False: there is no tensor in it."""
         try:
             sums = [_checksums(path) for path in (one, other)]
         except (OSError, zipfile.BadZipFile):
             self._bytes(one, other, name)
-            return
+            return True
         for storage, checksum in sums[0].items():
             self.compared += 1
             if sums[1].get(storage) != checksum:
                 self.differ.append(("%s %s" % (name, storage), math.inf))
+        return bool(sums[0])
 
     def _bytes(self, one: str, other: str, name: str) -> None:
         self.compared += 1
