@@ -27,6 +27,9 @@ VARIABLE = "CLIENT_LIB_DRILL"
 """Variable of a run: the folder with the probe, which gets the records. `rank_runner` executes the
 probe there before the script."""
 _HERE = Path(__file__).parent
+_OF_OPTIMIZERS = ("train/step", "optim/")
+"""Beginnings of the names of curves that the rank runner makes of the optimizers' steps. The steps
+are sampled, and count from 1 in a process whose optimizer keeps no number of steps."""
 _POINTS = 100_000
 """Points of each curve that are compared."""
 _STATE_EVERY_S = 0.2
@@ -150,6 +153,7 @@ class Run:
                 curve.axis, dict(zip(curve.steps, curve.values, strict=True))
             )
             for curve in found.curves
+            if not curve.name.startswith(_OF_OPTIMIZERS)
         }
 
     def delete(self) -> None:
