@@ -12,7 +12,7 @@ _WORDS = [
         "global[-_]?steps?",
         "steps?",
         "iterations?|iters?|it",
-        "checkpoint|ckpt|model",
+        "checkpoint|ckpt|model|optimizer|optim|scheduler|scaler",
     )
 ]
 """Words that stand before a step, the clearest first."""

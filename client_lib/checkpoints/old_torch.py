@@ -6,7 +6,7 @@ how large the file has to be.
 """
 
 from collections import deque
-from typing import Deque, Dict, Generator, List, Optional, Tuple
+from typing import Callable, Deque, Dict, Generator, List, Optional, Union
 
 from client_lib.checkpoints import pickle_words
 from client_lib.checkpoints.checkpoint import COMPLETE, Judging, Verdict, damaged
@@ -41,7 +41,7 @@ _BYTES_OF_ELEMENT = {
     "ShortStorage": 2,
     "UntypedStorage": 1,
 }
-_Sizes = Dict[pickle_words.Value, int]
+_Word = Union[pickle_words.Value, pickle_words.PersistentId]
 
 
 def judge(file: File) -> Judging:
@@ -66,45 +66,48 @@ def _size(data: bytes) -> Generator[None, None, Optional[int]]:
     """The bytes that the file needs; None: a storage is of an unknown kind."""
     at = 0
     for _ in range(_BEFORE_OBJECT):
-        at, _ = yield from _all_words(data, at)
-    at, sizes = yield from _storages(data, at)
-    at, keys = yield from _all_words(data, at)
+        at = yield from _read(data, at, _pass_over)
+    storages = _Storages()
+    at = yield from _read(data, at, storages.take)
+    keys: List[_Word] = []
+    at = yield from _read(data, at, keys.append)
     for key in keys:
-        size = sizes.get(key)
+        size = storages.sizes.get(key)
         if size is None:
             return None
         at += _BYTES_OF_COUNT + size
     return at
 
 
-def _storages(data: bytes, at: int) -> Generator[None, None, Tuple[int, _Sizes]]:
-    """The place behind the pickle of the object, and the bytes of each storage by its key."""
-    sizes: _Sizes = {}
-    # kind, key, device and number of elements stand before the id that they are
-    latest: Deque[pickle_words.Value] = deque(maxlen=4)
-    for word in pickle_words.words(data, at):
-        if word is None:
-            yield
-        elif isinstance(word, pickle_words.End):
-            at = word.at
-        elif not isinstance(word, pickle_words.PersistentId):
-            latest.append(word)
-        elif len(latest) == latest.maxlen:
-            kind, key, _, elements = latest
+class _Storages:
+    """The bytes of each storage by its key, from the pickle of the object."""
+
+    def __init__(self) -> None:
+        self.sizes: Dict[_Word, int] = {}
+        # kind, key, device and number of elements stand before the id that they are
+        self._latest: Deque[_Word] = deque(maxlen=4)
+
+    def take(self, word: _Word) -> None:
+        if not isinstance(word, pickle_words.PersistentId):
+            self._latest.append(word)
+        elif len(self._latest) == self._latest.maxlen:
+            kind, key, _, elements = self._latest
             size = _BYTES_OF_ELEMENT.get(str(kind).rpartition(" ")[2])
             if size is not None and isinstance(elements, int):
-                sizes[key] = elements * size
-    return at, sizes
+                self.sizes[key] = elements * size
 
 
-def _all_words(data: bytes, at: int) -> Generator[None, None, Tuple[int, List[pickle_words.Value]]]:
-    """The place behind a pickle, and its words."""
-    found: List[pickle_words.Value] = []
+def _pass_over(_: _Word) -> None:
+    pass
+
+
+def _read(data: bytes, at: int, take: Callable[[_Word], None]) -> Generator[None, None, int]:
+    """Call `take` with each word of the pickle at a place; returns the place behind it."""
     for word in pickle_words.words(data, at):
         if word is None:
             yield
         elif isinstance(word, pickle_words.End):
             at = word.at
-        elif not isinstance(word, pickle_words.PersistentId):
-            found.append(word)
-    return at, found
+        else:
+            take(word)
+    return at

@@ -123,6 +123,13 @@ def open_files(pid: int) -> Iterator[str]:
             yield os.readlink(os.path.join(folder, name))
 
 
+def files_in_use() -> Iterator[str]:
+    """Files that the processes of this machine, or of this pod, have open, as far as this process
+    may see them (Linux)."""
+    for pid in pids():
+        yield from open_files(pid)
+
+
 def content(path: str) -> bytes:
     """Content of a file of the kernel; empty: the file is missing, or belongs to another user.
     Raises OSError: this process has too many open files. A file that exists must not look missing.

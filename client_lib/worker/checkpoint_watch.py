@@ -4,7 +4,7 @@ lines of `launcher_protocol.checkpoint_lines`. Removes early ones, if the job ke
 
 import os
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Callable, Dict, Generator, List, NamedTuple, Optional, Set
 
 from client_lib.checkpoints import Checkpoint, search, surplus
 from client_lib.launcher_protocol.checkpoint_lines import (
@@ -20,11 +20,10 @@ from client_lib.launcher_protocol.checkpoint_lines import (
 )
 from client_lib.worker.checkpoint_removal import remove
 from client_lib.worker.loop import Loop
+from client_lib.worker.slices import in_slices
 
 _LOOK_S = 2.0
 """Least seconds between two searches."""
-_SLICE_S = 0.02
-"""Seconds for which a search keeps the launcher from its other work."""
 _SHARE = 0.02
 """Longest share of the time that searches take."""
 _LAST_LOOK_S = 2.0
@@ -73,19 +72,19 @@ class CheckpointWatch:
         """Begin to search, also for what the ranks write to their working directory."""
         if working_dir != self._roots[0].folder:
             self._roots.append(_Root(working_dir, self._started_at))
-        self._go_on()
+        self._look()
 
     def finish(self) -> None:
         """The ranks have ended: what lacks something now is damaged."""
         self._is_finished = True
-        self._searching = self._search()
+        self._searching.close()
         until = time.monotonic() + _LAST_LOOK_S
-        for _ in self._searching:
+        for _ in self._search():
             if time.monotonic() > until:
                 return
         self._tell()
 
-    def _search(self) -> "Iterator[None]":
+    def _search(self) -> "Generator[None, None, None]":
         """Search all roots, and remove what is not kept, in small pieces of work."""
         self._found = []
         self._removed = set()
@@ -100,22 +99,21 @@ class CheckpointWatch:
         if self._keep is not None:
             for checkpoint in surplus(self._found[0].values(), self._keep):
                 path = os.path.join(self._roots[0].folder, checkpoint.path)
-                yield from remove(path)
-                self._removed.add(told(path))
+                if (yield from remove(path)):
+                    self._removed.add(told(path))
 
-    def _go_on(self) -> None:
-        """Search for one slice of time."""
+    def _look(self) -> None:
+        """Begin a search, unless the ranks have ended."""
+        if not self._is_finished:
+            self._searching = self._search()
+            in_slices(self._loop, self._searching, self._searched, _SHARE)
+
+    def _searched(self) -> None:
         if self._is_finished:
             return
-        until = time.monotonic() + _SLICE_S
-        for _ in self._searching:
-            if time.monotonic() > until:
-                self._loop.call_later(_SLICE_S / _SHARE, self._go_on)
-                return
         self._known = self._found
         self._tell()
-        self._searching = self._search()
-        self._loop.call_later(_LOOK_S, self._go_on)
+        self._loop.call_later(_LOOK_S, self._look)
 
     def _tell(self) -> None:
         """Tell what is new since the last time."""

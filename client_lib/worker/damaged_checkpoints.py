@@ -10,18 +10,18 @@ would name nothing then.
 import os
 import shlex
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from client_lib.checkpoints import Checkpoint, search
 from client_lib.launcher_protocol.checkpoint_lines import told
-from client_lib.launcher_protocol.processes import open_files, pids
+from client_lib.launcher_protocol.processes import files_in_use
 from client_lib.worker.loop import Loop
+from client_lib.worker.slices import in_slices
 
 ASIDE = ".damaged"
 """Name of the folder, in the folder of the checkpoint, that gets a damaged one."""
 _SETTLED_S = 3.0
 """Least seconds between the last change of a checkpoint and its move."""
-_SLICE_S = 0.02
 _LONGEST_S = 10.0
 """Longest time of one search; a folder that takes longer is left as it is."""
 _MOST = 10
@@ -50,25 +50,19 @@ class DamagedCheckpoints:
         self._moved = 0
 
     def start(self) -> None:
-        until = time.monotonic() + _LONGEST_S
         found: List[Checkpoint] = []
-        searching = search(self._folder)
+        searching = self._search(found, time.monotonic() + _LONGEST_S)
+        in_slices(self._loop, searching, lambda: self._look(found))
 
-        def go_on() -> None:
-            pause = time.monotonic() + _SLICE_S
-            for checkpoint in searching:
-                if checkpoint is not None:
-                    found.append(checkpoint)
-                now = time.monotonic()
-                if now > until:
-                    self._on_done()
-                    return
-                if now > pause:
-                    self._loop.call_later(0.0, go_on)
-                    return
-            self._look(found)
-
-        go_on()
+    def _search(self, found: List[Checkpoint], until: float) -> Iterator[None]:
+        """Add what is in the folder; nothing, if that is not known at a time."""
+        for checkpoint in search(self._folder):
+            if checkpoint is not None:
+                found.append(checkpoint)
+            if time.monotonic() > until:
+                found.clear()
+                return
+            yield
 
     def _look(self, found: List[Checkpoint]) -> None:
         damaged = newest_damaged(found)
@@ -145,7 +139,7 @@ def _by_step(checkpoint: Checkpoint) -> Tuple[int, float]:
 def _is_open(folder: str) -> bool:
     """True if a process of this machine, or of this pod, has a file below the folder open."""
     below = os.path.realpath(folder) + os.sep
-    return any(path.startswith(below) for pid in pids() for path in open_files(pid))
+    return any(path.startswith(below) for path in files_in_use())
 
 
 def _free_name(path: str) -> str:

@@ -23,6 +23,8 @@ from client_lib.checkpoints import step_of
         ("iter_0000500", 500),
         ("model_0004999.pth", 4999),
         ("ckpt_5.pt", 5),
+        ("optimizer-400.pt", 400),
+        ("optim_400.pt", 400),
         ("Step-12.pt", 12),
         ("epoch=3.ckpt", None),
         ("last.ckpt", None),

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +17,12 @@ import torch
 from client_lib.launcher_protocol.checkpoint_lines import SeenCheckpoint
 from client_lib.worker.checkpoint_removal import remove
 from client_lib.worker.damaged_checkpoints import ASIDE
+from tests.checkpoints.kit import WEIGHTS, save
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 Make = Callable[..., Worker]
-WEIGHTS = {"weight": torch.zeros(2000)}
 LISTS = """
 import os
 print(sorted(os.listdir(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])))
@@ -49,15 +48,6 @@ def checkpoints_of(worker: Worker) -> Path:
     folder = Path(worker.plan.checkpoint_dir)
     folder.mkdir()
     return folder
-
-
-def save(path: Path, age_s: float, cut_to: int | None = None) -> None:
-    """Write a checkpoint of torch; `cut_to`: only its first bytes."""
-    torch.save(WEIGHTS, path)
-    if cut_to is not None:
-        os.truncate(path, cut_to)
-    changed = time.time() - age_s
-    os.utime(path, (changed, changed))
 
 
 def test_what_a_short_job_saves_is_told_at_its_end(worker: Make) -> None:
@@ -279,7 +269,33 @@ def test_a_folder_is_removed_as_a_whole_and_links_are_not_followed(tmp_path: Pat
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "model.pt").touch()
     (folder / "link").symlink_to(outside)
-    for _ in remove(str(folder)):
-        pass
+    assert gone(folder)
     assert os.listdir(tmp_path) == ["outside"]
     assert os.listdir(outside) == ["precious"]
+
+
+def test_a_removal_that_was_interrupted_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".removing-step-1.pt" / "half").mkdir(parents=True)
+    assert gone(save(tmp_path / "step-1.pt"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_checkpoint_that_can_not_be_removed_is_still_told(worker: Make) -> None:
+    one = worker(SAVES_FIVE, keep_checkpoints=1)
+    folder = checkpoints_of(one)
+    long = f"step-1-{'x' * 240}.pt"  # no name with something before it is short enough
+    path = save(folder / long)
+    assert not gone(path)
+    one.run()
+    assert sorted(os.listdir(folder)) == ["best.pt", long, "step-5.pt"]
+    assert set(told(one)) == {"best.pt", long, "step-5.pt"}
+
+
+def gone(path: Path) -> bool:
+    """Remove a checkpoint; False: it stays."""
+    removing = remove(str(path))
+    while True:
+        try:
+            next(removing)
+        except StopIteration as end:
+            return bool(end.value)

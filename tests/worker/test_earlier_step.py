@@ -8,19 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from client_lib.worker.earlier_step import NoSuchStep, go_back, go_back_before
+from tests.checkpoints.kit import save
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
 HIDDEN = ".later-than-400-job"
-
-
-def save(path: Path, at: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"weight": torch.zeros(100)}, path)
-    os.utime(path, (at, at))
 
 
 @pytest.fixture
