@@ -4,6 +4,7 @@
     directory                  the files of a worker, its lock and its reserve of room
     control, frames            messages on the launcher's socket; frames of a session of the user
     record, log_segments       the format of a log record; the log of a worker on disk
+    printed_metrics            the metrics in a printed line
     outcome, exceptions        which rank failed first, and the exception that ended it
     reasons                    why a worker ended
     report, termination        both as JSON, and as the termination message of a container

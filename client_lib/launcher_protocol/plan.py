@@ -66,6 +66,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     the job's events only tell of it."""
     keep_checkpoints: Optional[int] = None
     """Number of steps whose checkpoints stay in `checkpoint_dir`; None: all."""
+    keep_best: Optional[str] = None
+    """`max:METRIC` or `min:METRIC`: the checkpoint with the best value stays, too; None: none."""
     from_step: Optional[int] = None
     """Step from which the first attempt starts; None: from the last one that was copied."""
     last_good: Optional[List[Optional[float]]] = None

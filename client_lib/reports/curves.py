@@ -15,6 +15,7 @@ from client_lib import visible_text
 from client_lib.errors import NotFound
 from client_lib.reports.table import Json, Row, number, progress, script
 from client_lib.spec.command_line import split_script
+from client_lib.spec.metric_names import grows
 
 Measured = tuple[Json, Sequence[Json]]
 """A job with its curves."""
@@ -23,22 +24,6 @@ HEADINGS = ("METRIC", "RANK", "CURVE", "LAST", "AT", "BEST", "AT", "VALUES")
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 32
 _HUGE = 1e300
-_FALLS = ("loss", "perplexity", "ppl", "error", "wer", "cer", "mse", "mae", "rmse", "nll")
-_GROWS = (
-    "acc",
-    "f1",
-    "auc",
-    "bleu",
-    "rouge",
-    "reward",
-    "iou",
-    "dice",
-    "recall",
-    "precision",
-    "psnr",
-    "ssim",
-    "elbo",
-)
 
 
 def rows(metrics: Json) -> list[Row]:
@@ -129,17 +114,6 @@ def ranking(jobs: Sequence[Json]) -> list[Row]:
             known = (number(job["best"]), _place(job["axis"], job["step"]), number(job["last"]))
         found.append((job["name"], job["state"], *known, job["script"]))
     return found
-
-
-def grows(name: str) -> bool | None:
-    """True if the largest value of a metric of this name is the best; None: the name does not tell.
-    Of several words that tell, the last one counts: `dice_loss` is a loss."""
-    lower = name.lower()
-    last_growing = max(map(lower.rfind, _GROWS))
-    last_falling = max(map(lower.rfind, _FALLS))
-    if last_growing == last_falling:  # -1: there is neither
-        return None
-    return last_growing > last_falling
 
 
 def best_at(curve: Json, is_larger: bool | None) -> int | None:

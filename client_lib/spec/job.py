@@ -169,6 +169,12 @@ class CheckpointParams(Strict):
     checkpoints; earlier ones are removed while the job runs. Only complete checkpoints with a step
     in their name count; what has none, or what a pointer such as `latest` names, stays. None: all
     are kept."""
+    keep_best: Annotated[Label, Field(min_length=1)] | None = None
+    """Metric by which the best checkpoint stays, too, whatever its step: a name as `client-lib
+    metrics` shows it, such as `eval/acc`. Its name tells if the largest value is the best, else the
+    smallest is; `max:NAME` and `min:NAME` say it. Its value is the last one of the checkpoint's
+    step, else the last one before the checkpoint was written. While nothing is known of a
+    checkpoint, it stays."""
     from_step: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Step from which the job starts: of the checkpoints that are copied for it (checkpoint_from, a
     resubmit that resumes), later ones are moved to a hidden folder before the first attempt. None:
@@ -177,6 +183,12 @@ class CheckpointParams(Strict):
     """A newest checkpoint that is certainly damaged, before the ranks start. `aside`: it is moved
     to the folder `.damaged`, so that the script resumes from the one before. `leave`: an event
     tells. None: `leave` in a checkpoint_dir that the job names, else `aside`."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.keep_best is not None and self.keep is None:
+            raise ValueError("keep_best is an exception from keep: give both, as in keep=3")
+        return self
 
 
 def _check_script(script: str) -> None:

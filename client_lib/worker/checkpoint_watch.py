@@ -19,6 +19,7 @@ from client_lib.launcher_protocol.checkpoint_lines import (
     told,
 )
 from client_lib.worker.checkpoint_removal import remove
+from client_lib.worker.checkpoint_values import CheckpointValues
 from client_lib.worker.loop import Loop
 from client_lib.worker.slices import in_slices
 
@@ -52,14 +53,17 @@ class CheckpointWatch:
         checkpoint_dir: str,
         started_at: float,
         keep: Optional[int],
+        values: Optional[CheckpointValues],
         sink: Callable[[bytes], None],
     ) -> None:
         """`started_at`: the start of the ranks, in seconds since 1970. `keep`: the number of steps
-        whose checkpoints stay in `checkpoint_dir`; None: all stay."""
+        whose checkpoints stay in `checkpoint_dir`; None: all stay. `values`: know the best
+        checkpoint, which stays, too."""
         self._loop = loop
         self._roots = [_Root(checkpoint_dir, 0.0)]
         self._started_at = started_at
         self._keep = keep
+        self._values = values
         self._sink = sink
         self._removed: Set[str] = set()
         self._known: List[Dict[str, Checkpoint]] = []
@@ -97,7 +101,10 @@ class CheckpointWatch:
                     found[checkpoint.path] = checkpoint
                 yield
         if self._keep is not None:
-            for checkpoint in surplus(self._found[0].values(), self._keep):
+            early = surplus(self._found[0].values(), self._keep)
+            if self._values:
+                early = self._values.may_go(early, self._found[0].values())
+            for checkpoint in early:
                 path = os.path.join(self._roots[0].folder, checkpoint.path)
                 if (yield from remove(path)):
                     self._removed.add(told(path))

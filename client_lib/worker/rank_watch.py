@@ -29,6 +29,7 @@ from client_lib.worker.usage import UsageSampler
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
+    from client_lib.worker.checkpoint_values import CheckpointValues
     from client_lib.worker.checkpoint_watch import CheckpointWatch
     from client_lib.worker.stacks import StackTaker
 
@@ -65,11 +66,14 @@ class RankWatch:
         self._metric_files: Optional[MetricFiles] = None
         self._usage: Optional[UsageSampler] = None
         self._checkpoints: Optional[CheckpointWatch] = None
+        self._values: Optional[CheckpointValues] = None
 
     def start(self, process: Process, warm: bool) -> None:
         """The ranks run; `process`: one of them."""
         self._loop.call_later(0.0, lambda: self._describe_machine(process, warm))
         self._loop.call_later(_WATCH_S, self._watch_checkpoints)
+        if self._plan.worker == 0 and self._plan.keep_best:
+            self._read_values(self._plan.keep_best)
         if self._plan.observe:
             begun = time.monotonic()
             self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
@@ -89,6 +93,8 @@ class RankWatch:
             self._checkpoints = self._checkpoint_watch()
         if self._checkpoints:
             self._checkpoints.finish()
+        if self._values and self._values.problem:
+            self._note(self._values.problem)
 
     def take_stacks(self, on_taken: Callable[[], None]) -> None:
         """Take the stacks of all ranks. `on_taken` is called when the file
@@ -135,6 +141,14 @@ class RankWatch:
             if self._checkpoints:
                 self._checkpoints.start(self._plan.working_dir_in(self._directory))
 
+    def _read_values(self, wanted: str) -> None:
+        """Read the metric by which a checkpoint is the best, from the first line on."""
+        from client_lib.worker.checkpoint_values import CheckpointValues  # here: few jobs need it
+
+        started_at = self._ranks.started_at or time.time()
+        self._values = CheckpointValues(self._plan.checkpoint_dir, wanted, started_at)
+        self._log.read_records(self._values.take)
+
     def _checkpoint_watch(self) -> "Optional[CheckpointWatch]":
         """The watch of worker 0; it tells nothing of a job that is not observed."""
         plan = self._plan
@@ -146,7 +160,7 @@ class RankWatch:
         started_at = self._ranks.started_at or time.time()
         tell = self._log.add_checkpoints if plan.observe else (lambda _: None)
         return CheckpointWatch(
-            self._loop, plan.checkpoint_dir, started_at, plan.keep_checkpoints, tell
+            self._loop, plan.checkpoint_dir, started_at, plan.keep_checkpoints, self._values, tell
         )
 
     def _watch(self, begun: float) -> None:

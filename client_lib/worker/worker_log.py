@@ -191,7 +191,7 @@ class WorkerLog:
         self._new_ranks: Optional[int] = None
         self._rest_of_new = b""
         self._usage = self._stamper(NO_RANK, METRICS)
-        self._line_metrics: Optional[LineMetrics] = None
+        self._readers: List[Callable[[bytes], None]] = []
         self._timer: Optional[Timer] = None
         self._silent_since = 0.0
 
@@ -265,9 +265,15 @@ class WorkerLog:
     def read_metrics(self, expression: str) -> None:
         """Read metrics from all lines with a regular expression that the job gives."""
         try:
-            self._line_metrics = LineMetrics(expression, self.add_metrics, self.add_message)
+            found = LineMetrics(expression, self.add_metrics, self.add_message)
         except re.error as error:
             self.add_message("the expression of `metrics` can't be used by this Python: %s" % error)
+            return
+        self.read_records(found.add)
+
+    def read_records(self, reader: Callable[[bytes], None]) -> None:
+        """Call a reader with all records of the ranks, whole ones, from now on."""
+        self._readers.append(reader)
 
     def tail(self, pattern: str, folders: List[str]) -> None:
         """Follow files from now on, until `finish`."""
@@ -330,8 +336,8 @@ class WorkerLog:
 
     def _add(self, records: bytes) -> None:
         self._writer.add(records)
-        if self._line_metrics:
-            self._line_metrics.add(records)
+        for reader in self._readers:
+            reader(records)
 
     def _stamper(self, rank: str, stream: str) -> Stamper:
         stamper = Stamper(self._sequence, rank, stream)

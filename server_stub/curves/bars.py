@@ -8,8 +8,8 @@ from math import isfinite
 from statistics import quantiles
 from typing import Any, NamedTuple
 
+from client_lib.launcher_protocol import printed_metrics
 from client_lib.spec.wire import JobProgress
-from server_stub.curves import grammar
 
 _MARKS = 3
 """Least number of marks that are progress: any text may hold `1/2` once."""
@@ -100,7 +100,7 @@ class Bars:
     def saved(self) -> list[object]:
         return [[name, astuple(bar)] for (name, _), bar in self._bars.items()]
 
-    def add(self, time: float, reading: grammar.Reading) -> None:
+    def add(self, time: float, reading: printed_metrics.LineReading) -> None:
         """Note the counters of a line. With an epoch of a known number of epochs
         they are parts of the whole.
         """

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from client_lib.durable import write_file
 from client_lib.launcher_protocol.checkpoint_lines import SeenCheckpoint
+from client_lib.launcher_protocol.printed_metrics import LONGEST
 from client_lib.launcher_protocol.record import (
     LAUNCHER,
     MARK,
@@ -36,7 +37,6 @@ from server_stub.curves.alerts import ALERTS_MAX, Alert
 from server_stub.curves.bars import Bars
 from server_stub.curves.checkpoints import Told, listed
 from server_stub.curves.goodput import Marks
-from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps
 from server_stub.curves.losses import Loss
 from server_stub.curves.points import Points

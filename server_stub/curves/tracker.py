@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass, field
 from math import isfinite
 
+from client_lib.launcher_protocol import printed_metrics
 from client_lib.launcher_protocol.checkpoint_lines import CHECKPOINT, SeenCheckpoint, parse
 from client_lib.launcher_protocol.record import ALERT, GOES_ON, METRICS, WRITTEN
 from client_lib.spec.replace import replaced
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.preflight import WARNING
-from server_stub.curves import alerts, grammar, lag
+from server_stub.curves import alerts, lag
 from server_stub.curves.alerts import ALERTS_MAX, Alert
 from server_stub.curves.bars import Bars
 from server_stub.curves.losses import Loss, losses
@@ -103,7 +104,7 @@ class Tracker:
             for (of, name), points in self.curves().items()
             if of == rank and points.source != OBSERVED
         }
-        metrics = {name: values[name] for name in grammar.by_weight(values)}
+        metrics = {name: values[name] for name in printed_metrics.by_weight(values)}
         return replaced(self.bars[rank].progress(now), metrics=metrics)
 
     def observed(self, now: float) -> JobProgress:
@@ -175,7 +176,7 @@ class Tracker:
         text = self._begun.pop(where, "") + text
         if kind == GOES_ON:
             # Of a longer line only the end is read, and it gives no metrics.
-            if len(text) <= grammar.LONGEST and len(self._begun) < _WRITERS_MAX:
+            if len(text) <= printed_metrics.LONGEST and len(self._begun) < _WRITERS_MAX:
                 self._begun[where] = text
             return
         if stream == METRICS:
@@ -196,7 +197,7 @@ class Tracker:
             if len(self._in_traceback) < _WRITERS_MAX:
                 self._in_traceback.add(where)
             return
-        reading = grammar.read(text)
+        reading = printed_metrics.read(text)
         if reading:
             if rank in self.bars:
                 self.bars[rank].add(time, reading)
@@ -233,7 +234,7 @@ class Tracker:
                 (None, None, 0, found.get("used", {})) if used else found
             )
             known = {_whole(name): float(value) for name, value in values.items()}
-            reading = grammar.Reading(known, None if step is None else float(step))
+            reading = printed_metrics.LineReading(known, None if step is None else float(step))
             rank = None if rank is None else int(rank)
             self.dropped += int(dropped)
             if posted and rank in self.bars:
@@ -257,7 +258,7 @@ class Tracker:
         wrote it.
         """
         known = {_whole(name): float(each) for name, each in values.items()}
-        reading = grammar.Reading(known, step)
+        reading = printed_metrics.LineReading(known, step)
         for name, value in reading.values.items():
             self._point((rank, name), OBSERVED, time, value, reading)
         if planned is not None and rank in self.bars:
@@ -276,7 +277,7 @@ class Tracker:
                 known[seen.path] = seen
 
     def _point(
-        self, key: Key, source: str, time: float, value: float, reading: grammar.Reading
+        self, key: Key, source: str, time: float, value: float, reading: printed_metrics.LineReading
     ) -> None:
         points = self.points.get(key)
         if points is None:
@@ -337,13 +338,13 @@ def _marks_of(curves: list[Points]) -> list[tuple[float, float]]:
     return [(at, step) for at, step in zip(times, steps, strict=True) if isfinite(step)]
 
 
-def _axis(reading: grammar.Reading) -> Axis:
+def _axis(reading: printed_metrics.LineReading) -> Axis:
     if reading.step is not None:
         return "step"
     return "count" if reading.epoch is None else "epoch"
 
 
-def _step(points: Points, reading: grammar.Reading) -> float:
+def _step(points: Points, reading: printed_metrics.LineReading) -> float:
     """The step of a new point. The steps of an epoch are numbered across
     epochs, if the line has both.
     """

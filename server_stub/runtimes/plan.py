@@ -8,6 +8,7 @@ from typing import NamedTuple
 from client_lib.launcher_protocol.output_globs import ALL
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import JobSpec, JobType
+from client_lib.spec.metric_names import wanted
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import LastGood
 from server_stub.runtimes import Attempt, fields
@@ -46,6 +47,7 @@ def worker_plan(
         checkpoint_dir="",
         moves_damaged=_moves_damaged(spec),
         keep_checkpoints=spec.checkpoint_params.keep if spec.checkpoint_params else None,
+        keep_best=_keep_best(spec),
         from_step=spec.checkpoint_params.from_step if spec.checkpoint_params else None,
         last_good=_last_good(attempt.last_good),
         log_file=spec.log_file,
@@ -69,6 +71,14 @@ def worker_plan(
 
 def _last_good(point: LastGood | None) -> list[float | None] | None:
     return None if point is None else [point.step, point.time.timestamp()]
+
+
+def _keep_best(spec: JobSpec) -> str | None:
+    """The metric of the best checkpoint with the direction that its name tells."""
+    if spec.checkpoint_params is None or spec.checkpoint_params.keep_best is None:
+        return None
+    metric, is_larger = wanted(spec.checkpoint_params.keep_best)
+    return f"{'max' if is_larger else 'min'}:{metric}"
 
 
 def _moves_damaged(spec: JobSpec) -> bool:

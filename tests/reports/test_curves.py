@@ -121,22 +121,6 @@ def test_jobs_are_ranked_by_their_best_value_and_those_without_it_stand_at_the_e
     assert curves.ranking(falling)[2] == ("b", "SUCCEEDED", "-", "-", "-", "train.py --lr b")
 
 
-@pytest.mark.parametrize(
-    ("name", "larger"),
-    [
-        ("val_loss", False),
-        ("eval_Accuracy", True),
-        ("lr", None),
-        ("dice_loss", False),
-        ("accumulated_loss", False),
-        ("reward_error", False),
-        ("mse_reward", True),
-    ],
-)
-def test_which_value_is_the_best_follows_from_the_name(name: str, larger: bool | None) -> None:
-    assert curves.grows(name) is larger
-
-
 # --- jobs beside each other
 
 

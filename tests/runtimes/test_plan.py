@@ -347,3 +347,13 @@ def test_a_damaged_checkpoint_is_moved_in_the_folder_of_the_job(
     plan = first(attempt(**fields))
     assert plan.moves_damaged is moves
     assert plan.keep_checkpoints == fields.get("checkpoint_params", {}).get("keep")
+
+
+@pytest.mark.parametrize(
+    ("metric", "planned"),
+    [("eval/acc", "max:eval/acc"), ("val_loss", "min:val_loss"), ("max:number", "max:number")],
+)
+def test_the_best_checkpoint_has_its_direction(metric: str, planned: str) -> None:
+    params = {"keep": 3, "keep_best": metric}
+    assert first(attempt(checkpoint_params=params)).keep_best == planned
+    assert first(attempt(checkpoint_params={"keep": 3})).keep_best is None

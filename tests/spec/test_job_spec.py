@@ -117,6 +117,8 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"checkpoint_params": {"keep": 0}}, "greater than or equal to 1"),
         ({"checkpoint_params": {"damaged": "remove"}}, "'aside' or 'leave'"),
         ({"checkpoint_params": {"kep": 3}}, "kep"),
+        ({"checkpoint_params": {"keep_best": "acc"}}, "give both, as in keep=3"),
+        ({"checkpoint_params": {"keep": 3, "keep_best": ""}}, "checkpoint_params.keep_best"),
         (
             {"checkpoint_dir": "c", "checkpoint_params": {"from_step": 3}},
             "from_step is for checkpoints that are copied",

@@ -299,3 +299,63 @@ def gone(path: Path) -> bool:
             next(removing)
         except StopIteration as end:
             return bool(end.value)
+
+
+SAVES_AND_EVALUATES = """
+import os, time, torch
+folder = os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
+for step, acc in {values}:
+    if acc is not None:
+        print(f"step {{step}} eval/acc={{acc}}", flush=True)
+        time.sleep(0.3)  # a value counts for what is saved later
+    for name in ("model", "optimizer"):
+        torch.save({{"weight": torch.zeros(2000)}}, f"{{folder}}/{{name}}-{{step}}.pt")
+torch.save({{"weight": torch.zeros(2000)}}, f"{{folder}}/last.pt")
+"""
+
+
+def evaluates(*values: tuple[int, float | None]) -> str:
+    """A script that saves at steps, after a metric is printed."""
+    return SAVES_AND_EVALUATES.format(values=values)
+
+
+def test_the_best_checkpoint_stays_with_all_files_of_its_step(worker: Make) -> None:
+    one = worker(
+        evaluates((1, 0.5), (2, 0.9), (3, 0.7), (4, 0.8)),
+        keep_checkpoints=1,
+        keep_best="max:eval/acc",
+    )
+    folder = checkpoints_of(one)
+    assert "notes" not in one.run()
+    kept = ["last.pt", "model-2.pt", "model-4.pt", "optimizer-2.pt", "optimizer-4.pt"]
+    assert [name for name in sorted(os.listdir(folder)) if name[0] != "."] == kept
+
+
+def test_a_later_attempt_knows_the_best_one_of_an_earlier_one(worker: Make) -> None:
+    rule = {"keep_checkpoints": 1, "keep_best": "min:eval/acc"}
+    first = worker(evaluates((1, 0.5), (2, 0.1), (3, 0.7)), **rule)
+    folder = checkpoints_of(first)
+    first.run()
+    again = worker(evaluates((4, 0.3), (5, 0.4)), attempt=2, checkpoint_dir=str(folder), **rule)
+    again.run()
+    assert {"model-2.pt", "model-5.pt"} == {
+        name for name in os.listdir(folder) if name.startswith("model")
+    }
+
+
+def test_a_checkpoint_whose_value_is_not_known_stays(worker: Make) -> None:
+    one = worker(evaluates((1, 0.5), (2, 0.9)), keep_checkpoints=1, keep_best="max:eval/acc")
+    folder = checkpoints_of(one)
+    save(folder / "model-0.pt", age_s=1000)
+    one.run()
+    assert {"model-0.pt", "model-2.pt"} == {
+        name for name in os.listdir(folder) if name.startswith("model")
+    }
+
+
+def test_nothing_goes_while_the_metric_has_no_value(worker: Make) -> None:
+    one = worker(evaluates((1, 0.5), (2, 0.9)), keep_checkpoints=1, keep_best="max:eval_acc")
+    folder = checkpoints_of(one)
+    (note,) = one.run()["notes"]
+    assert "keep_best: eval_acc has no value so far, so no checkpoint was removed" in note
+    assert {"model-1.pt", "model-2.pt"} <= set(os.listdir(folder))

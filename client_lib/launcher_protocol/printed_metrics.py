@@ -7,9 +7,8 @@ is a version, a path, an address, or has a unit.
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 LONGEST = 4000  # characters; longer lines are data, not metrics
 _NUMBER = r"(?:[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)"
@@ -45,7 +44,7 @@ _EPOCHS = ("epoch", "epochs")
 _COUNTERS = (*_STEPS, *_EPOCHS)
 
 
-def _words(text: str) -> frozenset[str]:
+def _words(text: str) -> FrozenSet[str]:
     return frozenset(text.split())
 
 
@@ -66,20 +65,20 @@ _HINTS = ("step", "epoch", "loss", "iter", "batch", "%|", "it [", *_USUAL_NAMES,
 _TOKENS = re.compile(r"[a-z]+\d*|\d+")
 
 
-class Reading(NamedTuple):
+class LineReading(NamedTuple):
     """The content of one line."""
 
-    values: dict[str, float]
-    step: float | None = None
-    steps: int | None = None
+    values: Dict[str, float]
+    step: Optional[float] = None
+    steps: Optional[int] = None
     """All steps: of an epoch, if the line has the epoch."""
-    epoch: float | None = None
-    epochs: int | None = None
-    bar: str | None = None
+    epoch: Optional[float] = None
+    epochs: Optional[int] = None
+    bar: Optional[str] = None
     """Text before a bar, without digits; None: this is no bar."""
 
 
-def read(line: str) -> Reading | None:
+def read(line: str) -> Optional[LineReading]:
     """The metrics and counters of a line without its end; None: it has none."""
     if len(line) > LONGEST:
         return None
@@ -96,7 +95,7 @@ def read(line: str) -> Reading | None:
     return _of_text(lower)
 
 
-def _of_items(text: str) -> Reading | None:
+def _of_items(text: str) -> Optional[LineReading]:
     found = {match[2]: float(match[4]) for match in _ITEM.finditer(text)}
     step, epoch = (
         next((found[name] for name in names if name in found), None) for names in (_STEPS, _EPOCHS)
@@ -108,10 +107,10 @@ def _of_items(text: str) -> Reading | None:
         for name, value in found.items()
         if not (name in _COUNTERS or _is_other_item(name))
     }
-    return Reading(values, step, epoch=epoch) if values else None
+    return LineReading(values, step, epoch=epoch) if values else None
 
 
-def _of_bar(text: str) -> Reading | None:
+def _of_bar(text: str) -> Optional[LineReading]:
     if _BYTES.search(text):
         return None  # a download
     if match := _BAR.match(text):
@@ -128,10 +127,10 @@ def _of_bar(text: str) -> Reading | None:
         return None
     epoch, epochs = _counter(_EPOCH, name.lower())
     values = dict(_pairs(rest.lower(), counted=True))
-    return Reading(values, step, steps, epoch, epochs, re.sub(r"\d+", "", name).strip())
+    return LineReading(values, step, steps, epoch, epochs, re.sub(r"\d+", "", name).strip())
 
 
-def _of_text(text: str) -> Reading | None:
+def _of_text(text: str) -> Optional[LineReading]:
     step, steps = _counter(_STEP, text)
     epoch, epochs = _counter(_EPOCH, text)
     if step is None and (match := _N_OF.search(text)):
@@ -142,15 +141,15 @@ def _of_text(text: str) -> Reading | None:
     values = dict(_pairs(text, counted=step is not None or epoch is not None))
     if not values and steps is None and epochs is None:
         return None
-    return Reading(values, step, steps, epoch, epochs)
+    return LineReading(values, step, steps, epoch, epochs)
 
 
-def _counter(pattern: re.Pattern[str], text: str) -> tuple[float | None, int | None]:
+def _counter(pattern: "re.Pattern[str]", text: str) -> Tuple[Optional[float], Optional[int]]:
     match = pattern.search(text)
     return (float(match[1]), int(match[2]) if match[2] else None) if match else (None, None)
 
 
-def _pairs(text: str, *, counted: bool) -> Iterator[tuple[str, float]]:
+def _pairs(text: str, *, counted: bool) -> Iterator[Tuple[str, float]]:
     """The numbers beside names, in a text of small letters. `counted`: any names will do,
     as beside a step or a bar.
     """
@@ -170,7 +169,7 @@ def _pairs(text: str, *, counted: bool) -> Iterator[tuple[str, float]]:
         yield whole, float(number)
 
 
-def _tokens(name: str) -> list[str]:
+def _tokens(name: str) -> List[str]:
     return _TOKENS.findall(name.lower())
 
 
@@ -193,7 +192,7 @@ def _is_other_item(name: str) -> bool:
     return last in _OTHER and not _is_usual(name) and not (before and last == "runtime")
 
 
-def by_weight(names: Iterable[str]) -> list[str]:
+def by_weight(names: Iterable[str]) -> List[str]:
     """The names, the most important first: the losses of training, then other losses."""
     return sorted(
         names, key=lambda name: (name not in ("loss", "train_loss"), "loss" not in _tokens(name))

@@ -6,59 +6,63 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from server_stub.curves.grammar import Reading, read
+from client_lib.launcher_protocol.printed_metrics import LineReading, read
 
 LINES = {
     # transformers: before 5 numbers, since 5 strings
-    "{'loss': 0.5123, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}": Reading(
+    "{'loss': 0.5123, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}": LineReading(
         {"loss": 0.5123, "grad_norm": 1.2, "learning_rate": 5e-05}, epoch=0.1
     ),
-    "{'loss': '0.5123', 'epoch': '0.1'}": Reading({"loss": 0.5123}, epoch=0.1),
-    '{"step": 10, "loss": 0.25, "time": 17.5}': Reading({"loss": 0.25}, 10),
+    "{'loss': '0.5123', 'epoch': '0.1'}": LineReading({"loss": 0.5123}, epoch=0.1),
+    '{"step": 10, "loss": 0.25, "time": 17.5}': LineReading({"loss": 0.25}, 10),
     # TRL and Trainer: a dict's name tells by its last word what it counts
-    "{'loss': '0.5123', 'num_tokens': '512', 'epoch': '0.1'}": Reading(
+    "{'loss': '0.5123', 'num_tokens': '512', 'epoch': '0.1'}": LineReading(
         {"loss": 0.5123, "num_tokens": 512}, epoch=0.1
     ),
-    "{'eval_loss': '0.7', 'eval_runtime': '0.04', 'epoch': '1'}": Reading(
+    "{'eval_loss': '0.7', 'eval_runtime': '0.04', 'epoch': '1'}": LineReading(
         {"eval_loss": 0.7, "eval_runtime": 0.04}, epoch=1
     ),
     (
         '{"step": 10, "loss": 0.25, "worker_id": 2, "gpu_mem": 5, "batch_size": 8, "runtime": 3}'
-    ): Reading({"loss": 0.25}, 10),
-    'INFO {"step": 10, "metrics": {"loss": 0.25}}': Reading({"loss": 0.25}, 10),
+    ): LineReading({"loss": 0.25}, 10),
+    'INFO {"step": 10, "metrics": {"loss": 0.25}}': LineReading({"loss": 0.25}, 10),
     # examples of PyTorch
-    "Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.700": Reading({"loss": 1.7}, 640, 60000, 1),
-    "Test set: Average loss: 0.0265, Accuracy: 9921/10000 (99%)": Reading({"average_loss": 0.0265}),
-    "| epoch   1 |   200/ 2928 batches | lr 20.00 | ms/batch 10.1 | loss  7.62 |": Reading(
+    "Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.700": LineReading({"loss": 1.7}, 640, 60000, 1),
+    "Test set: Average loss: 0.0265, Accuracy: 9921/10000 (99%)": LineReading(
+        {"average_loss": 0.0265}
+    ),
+    "| epoch   1 |   200/ 2928 batches | lr 20.00 | ms/batch 10.1 | loss  7.62 |": LineReading(
         {"lr": 20, "loss": 7.62}, epoch=1
     ),
-    "Epoch [3/10], Step [100/600], Loss: 0.123": Reading({"loss": 0.123}, 100, 600, 3, 10),
+    "Epoch [3/10], Step [100/600], Loss: 0.123": LineReading({"loss": 0.123}, 100, 600, 3, 10),
     # nanoGPT
-    "iter 100: loss 2.345, time 120.10ms, mfu 1.2%": Reading({"loss": 2.345}, 100),
-    "step 250: train loss 1.9000, val loss 2.0000": Reading(
+    "iter 100: loss 2.345, time 120.10ms, mfu 1.2%": LineReading({"loss": 2.345}, 100),
+    "step 250: train loss 1.9000, val loss 2.0000": LineReading(
         {"train_loss": 1.9, "val_loss": 2.0}, 250
     ),
     # Keras, tqdm, Lightning
-    "45/100 [====>....] - ETA: 3s - loss: 0.1 - acc: 0.9": Reading(
+    "45/100 [====>....] - ETA: 3s - loss: 0.1 - acc: 0.9": LineReading(
         {"loss": 0.1, "acc": 0.9}, 45, 100
     ),
-    " 45%|████▌     | 45/100 [00:12<00:15,  3.61it/s, loss=0.231]": Reading(
+    " 45%|████▌     | 45/100 [00:12<00:15,  3.61it/s, loss=0.231]": LineReading(
         {"loss": 0.231}, 45, 100, bar=""
     ),
-    "45it [00:12,  3.61it/s, loss=0.231]": Reading({"loss": 0.231}, 45, bar=""),
-    "Epoch 2:  45%|████▌     | 45/100 [00:12<00:15,  3.61it/s, v_num=0, train_loss=0.231]": Reading(
-        {"train_loss": 0.231}, 45, 100, 2, bar="Epoch"
-    ),
+    "45it [00:12,  3.61it/s, loss=0.231]": LineReading({"loss": 0.231}, 45, bar=""),
+    (
+        "Epoch 2:  45%|████▌     | 45/100 [00:12<00:15,  3.61it/s, v_num=0, train_loss=0.231]"
+    ): LineReading({"train_loss": 0.231}, 45, 100, 2, bar="Epoch"),
     # by hand
-    "epoch 3 step 40/200 loss=0.12 acc: 97.1%": Reading({"loss": 0.12, "acc": 97.1}, 40, 200, 3),
-    "\x1b[32mINFO\x1b[0m:root:step=3 val/loss=0.2 lr=1e-3": Reading(
+    "epoch 3 step 40/200 loss=0.12 acc: 97.1%": LineReading(
+        {"loss": 0.12, "acc": 97.1}, 40, 200, 3
+    ),
+    "\x1b[32mINFO\x1b[0m:root:step=3 val/loss=0.2 lr=1e-3": LineReading(
         {"val/loss": 0.2, "lr": 1e-3}, 3
     ),
-    "step 3 tokens_seen=4096 temperature: 0.7": Reading(
+    "step 3 tokens_seen=4096 temperature: 0.7": LineReading(
         {"tokens_seen": 4096, "temperature": 0.7}, 3
     ),
-    "loss: 0.5.": Reading({"loss": 0.5}),
-    "[3/8] done": Reading({}, 3, 8),
+    "loss: 0.5.": LineReading({"loss": 0.5}),
+    "[3/8] done": LineReading({}, 3, 8),
 }
 
 SILENT = [
