@@ -603,10 +603,11 @@ class Job(Generic[R]):
         folder: str | os.PathLike[str] | None = None,
         pattern: str | None = None,
         *,
+        checkpoint: str | int | None = None,
         on_download: downloads.OnDownload | None = None,
     ) -> list[Path]:
-        """Fetch the files that ranks left (`outputs`) into `folder` and return their paths; also
-        while the job runs.
+        """Fetch the files that ranks left (`outputs`), or a checkpoint, into `folder` and return
+        their paths; also while the job runs.
 
         `folder` None: `./<job name>`. `pattern`: a glob such as `*.pt` or `out/**`; None: all.
         Files that are complete in `folder` are not fetched again, and an interrupted download
@@ -614,13 +615,21 @@ class Job(Generic[R]):
         files in its folder: only those that match its `outputs` are fetched, and a warning names
         the folder.
 
+        `checkpoint`: in place of the outputs the checkpoint of this step, `last`, `best` by
+        `checkpoint_params.keep_best`, or `best:METRIC`; with all files of its step. Only where the
+        server sees the checkpoints, so not those of pods.
+
         Raises InvalidRequest: something in `folder` is in the way; NotFound: a running job keeps
-        replacing a file.
+        replacing a file, or there is no such checkpoint; NotSupported: the server does not see it.
         """
-        from client_lib.transport import download as downloads
+        from client_lib.transport import checkpoint_download, download as downloads
 
         info = self.info()
         target = Path(info.name if folder is None else folder)
+        if checkpoint is not None:
+            if pattern is not None:
+                raise InvalidRequest("pattern is for outputs: give it without checkpoint")
+            return checkpoint_download.download(self.client, info, str(checkpoint), target)
         return downloads.download(self.client, info, target, pattern, on_download)
 
     def log_lines(

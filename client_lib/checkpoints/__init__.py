@@ -12,15 +12,16 @@ headers and directories alone. Nothing is unpickled, and no tensor is read.
     folders                    which format a folder has, and what makes it complete
     distributed, deepspeed, hugging_face, sharded   the rules for folders of each format
     keeping                    which checkpoints a job no longer needs
+    metric_values              the value of a metric that belongs to a checkpoint, the best of them
     pointers                   links and files that name a checkpoint
 
-Launcher and server import this package; it imports nothing of client_lib. Standard library only,
+Launchers import this package; it imports nothing of client_lib. Standard library only,
 Python >= 3.8, because the launcher runs with the interpreter of the job.
 """
 
 from client_lib.checkpoints.checkpoint import Checkpoint
 from client_lib.checkpoints.keeping import surplus
 from client_lib.checkpoints.names import step_of
-from client_lib.checkpoints.search import search
+from client_lib.checkpoints.search import files_of, search
 
-__all__ = ["Checkpoint", "search", "step_of", "surplus"]
+__all__ = ["Checkpoint", "files_of", "search", "step_of", "surplus"]

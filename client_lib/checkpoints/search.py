@@ -60,6 +60,17 @@ def search(
         yield None
 
 
+def files_of(path: str) -> Generator[None, None, List[str]]:
+    """The files of the checkpoint at a path, which is a file or a folder: without checkpoints below
+    that are others. Yields after each small piece of work. Links are left out."""
+    if not os.path.isdir(path):
+        return [path]
+    root = yield from listed(path)
+    unit = folders.unit_of(root)
+    parts = unit.parts if unit else root.tree()
+    return [part.location_of(name) for part in parts for name in part.files]
+
+
 def _pointers_to(path: str, named_by: Mapping[str, Tuple[str, ...]]) -> Tuple[str, ...]:
     """The pointers that name this path, or a folder above it."""
     found = named_by.get(path, ())

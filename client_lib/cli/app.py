@@ -65,7 +65,7 @@ HEADINGS: dict[str, dict[str, Listed]] = {
     },
     "Operate": {
         "delete": Listed("jobs", "Remove jobs and their logs."),
-        "prune": Listed("jobs", "Remove old jobs that have ended."),
+        "prune": Listed("jobs", "Remove old jobs that have ended, or early checkpoints."),
         "ui": Listed("server", "Open the server's pages in a browser."),
         "instances": Listed("server", "List the instance types of the server."),
         "doctor": Listed("server", "Check the server, and this machine as its client."),

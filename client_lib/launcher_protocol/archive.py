@@ -12,7 +12,7 @@ import shutil
 import stat
 import tarfile
 import zlib
-from typing import BinaryIO, Iterator, List, Tuple, cast
+from typing import BinaryIO, Iterator, List, Protocol, Tuple, cast
 
 from client_lib.durable import check_room, free_bytes, naming
 
@@ -31,6 +31,14 @@ _IN_MEMORY = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
+
+
+class Readable(Protocol):
+    """The method of a stream that unpacking needs."""
+
+    def read(self, size: int) -> bytes:
+        """At least one byte, and at most `size`; b"" at the end."""
+        ...
 
 
 class ArchiveRefused(Exception):
@@ -72,10 +80,7 @@ def unpack(
     """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was
     unpacked. Raises ArchiveRefused, and OSError: an error of the disk, or fewer than `keep_free`
     bytes of the disk would stay free."""
-    incomplete = target + ".new"
-    shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
-    os.makedirs(incomplete, mode=0o700)
-    try:
+    with _made_whole(target) as incomplete:
         # it may be too large
         if os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free:
             with reading(path, max_files, max_bytes) as archive:
@@ -83,6 +88,23 @@ def unpack(
                 check_room(incomplete, blocks * _ON_DISK, keep_free)
         with reading(path, max_files, max_bytes) as archive, naming(target):
             _extract(archive, os.path.realpath(incomplete), max_files, max_bytes, keep_free)
+
+
+def unpack_stream(stream: Readable, target: str) -> None:
+    """Unpack a tar archive without compression, of any size, as it arrives. The same promise, and
+    the same errors as `unpack`, and what `stream.read` raises."""
+    with _made_whole(target) as incomplete, _entries(stream) as archive, naming(target):
+        _extract(archive, os.path.realpath(incomplete), UNLIMITED, UNLIMITED, 0)
+
+
+@contextlib.contextmanager
+def _made_whole(target: str) -> Iterator[str]:
+    """A new folder, which is called `target` at the end of the block, or removed by its error."""
+    incomplete = target + ".new"
+    shutil.rmtree(incomplete, ignore_errors=True)  # of a process that was killed
+    os.makedirs(incomplete, mode=0o700)
+    try:
+        yield incomplete
         os.rename(incomplete, target)
     except BaseException:
         shutil.rmtree(incomplete, ignore_errors=True)
@@ -94,26 +116,32 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
     """The archive, which can be read once. Raises ArchiveRefused if it is damaged."""
     overhead = 4 * 1024 * (max_files + 16)  # headers and padding
     with open(path, "rb") as file:
-        try:
-            stream = cast(
-                BinaryIO, _BoundedReader(gzip.GzipFile(fileobj=file), max_bytes + overhead)
-            )
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
-                yield archive
-            while stream.read(_BLOCK):  # to the end, where gzip's checksum is
-                pass
-        except (
-            tarfile.TarError,
-            EOFError,
-            zlib.error,
-            ValueError,
-            RecursionError,
-            OSError,
-        ) as error:
-            # raised by the system, not by gzip
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            raise ArchiveRefused("it is damaged (%s)" % error) from error
+        bounded = _BoundedReader(gzip.GzipFile(fileobj=file), max_bytes + overhead)
+        with _entries(bounded) as archive:
+            yield archive
+
+
+@contextlib.contextmanager
+def _entries(stream: Readable) -> Iterator[tarfile.TarFile]:
+    """The archive in a stream. Raises ArchiveRefused if it is damaged."""
+    try:
+        source = cast(BinaryIO, stream)
+        with tarfile.open(fileobj=source, mode="r|", tarinfo=_Member, bufsize=_BLOCK) as archive:
+            yield archive
+        while stream.read(_BLOCK):  # to the end, where gzip's checksum is
+            pass
+    except (
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        ValueError,
+        RecursionError,
+        OSError,
+    ) as error:
+        # raised by the system, not by gzip
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ArchiveRefused("it is damaged (%s)" % error) from error
 
 
 def _extract(

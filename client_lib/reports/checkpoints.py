@@ -5,10 +5,11 @@ from datetime import datetime
 
 from rich.filesize import decimal
 
-from client_lib.spec.checkpoints import JobCheckpoint
+from client_lib.spec.checkpoints import EarlyCheckpoint, JobCheckpoint
 from client_lib.spec.wording import duration
 
 COLUMNS = ("step", "state", "format", "size", "age", "attempt", "path")
+EARLY = ("STEP", "SIZE", "PATH")
 NONE = "no checkpoints were recognised"
 
 
@@ -37,3 +38,14 @@ def problems(found: Iterable[JobCheckpoint]) -> list[str]:
 
 def _being(state: str) -> str:
     return "being written" if state == "writing" else state
+
+
+def early_rows(found: Iterable[EarlyCheckpoint]) -> list[Sequence[str]]:
+    """A row for each checkpoint that goes, with a cell for each of EARLY."""
+    return [(str(each.step), decimal(each.size), each.path) for each in found]
+
+
+def amount(found: Sequence[EarlyCheckpoint]) -> str:
+    """Their number and size: `2 checkpoints (1.2 GB)`."""
+    number = "1 checkpoint" if len(found) == 1 else f"{len(found)} checkpoints"
+    return f"{number} ({decimal(sum(each.size for each in found))})"

@@ -1,9 +1,11 @@
-"""The checkpoints of a job: the answer of `GET /jobs/{name}/checkpoints`."""
+"""The checkpoints of a job: the list, and the removal of early ones."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from client_lib.spec.validation import Lenient
+from pydantic import Field
+
+from client_lib.spec.validation import MANY_MAX, Lenient, Strict, Text, up_to
 
 
 class JobCheckpoint(Lenient):
@@ -33,8 +35,41 @@ class JobCheckpoint(Lenient):
 
 
 class JobCheckpoints(Lenient):
+    """`GET /jobs/{name}/checkpoints`."""
+
     job: str
     checkpoints: list[JobCheckpoint]
     """Ordered by step, then by time; at most 1000, of which the newest are kept."""
     complete: bool = True
     """False: the log is long, and a part of it was not read yet; ask again."""
+
+
+class CheckpointPrune(Strict):
+    """`POST /jobs/{name}/checkpoints/prune`."""
+
+    keep: Annotated[int, Field(ge=1, le=MANY_MAX)]
+    """Number of steps whose checkpoints stay, in each folder below the job's directory for
+    checkpoints. What has no step, what lacks something, and what a pointer names stays, too."""
+    paths: Annotated[list[Text], up_to(MANY_MAX)] | None = None
+    """The others that are removed. None: none, and the answer has all of them."""
+
+
+class EarlyCheckpoint(Lenient):
+    """A checkpoint that goes."""
+
+    path: str
+    """Absolute path, as in the list."""
+    step: int
+    size: int
+    """Bytes of all its files."""
+    modified_at: datetime
+
+
+class PrunedCheckpoints(Lenient):
+    """The answer to CheckpointPrune."""
+
+    job: str
+    checkpoints: list[EarlyCheckpoint]
+    """Removed, or to be removed; the earliest step first, at most 1000."""
+    stays: dict[str, str] = {}
+    """Others that stay, by their paths, and the reason of each as a clause."""

@@ -75,6 +75,8 @@ a newer path.
 JobPart = Literal[
     "cancel",
     "checkpoints",
+    "checkpoints/archive",
+    "checkpoints/prune",
     "events",
     "goodput",
     "logs",

@@ -25,7 +25,7 @@ from client_lib.transport.failures import READ_S, bad_content
 from client_lib.transport.rest import OnUpload, Params, Rest, Transport, Upload, newer_path
 
 if TYPE_CHECKING:
-    from client_lib.spec.checkpoints import JobCheckpoint
+    from client_lib.spec.checkpoints import JobCheckpoint, PrunedCheckpoints
     from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
 
@@ -33,6 +33,7 @@ M = TypeVar("M", bound=BaseModel)
 
 PAGE = 100  # jobs on one page of a list
 LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
+_REMOVAL_S = 600.0  # of large checkpoints
 _UPLOAD_S = 600.0  # after the last byte the server still checks the digest of the whole
 
 
@@ -199,6 +200,33 @@ class Api:
         path = paths.job(name, "checkpoints")
         lacks = "does not list checkpoints"
         return self._call("GET", path, JobCheckpoints, {"owner": owner}, lacks=lacks).checkpoints
+
+    def prune_checkpoints(
+        self, name: str, keep: int, only: list[str] | None = None, *, owner: str | None = None
+    ) -> PrunedCheckpoints:
+        """Remove those checkpoints of steps before the last `keep` whose paths are in `only`; None:
+        none, and the answer tells which could go."""
+        from client_lib.spec.checkpoints import CheckpointPrune, PrunedCheckpoints
+
+        return self._call(
+            "POST",
+            paths.job(name, "checkpoints/prune"),
+            PrunedCheckpoints,
+            {"owner": owner},
+            request=CheckpointPrune(keep=keep, paths=only),
+            lacks="does not remove checkpoints",
+            wait_s=_REMOVAL_S,
+        )
+
+    def open_checkpoint(self, name: str, path: str, *, owner: str | None = None) -> Iterator[bytes]:
+        """The bytes of a checkpoint as a tar archive, as they arrive."""
+        params = {"path": path, "owner": owner}
+        url = paths.job(name, "checkpoints/archive")
+        with (
+            newer_path("does not send checkpoints"),
+            self._rest.stream(url, params=params, read_s=READ_S) as answer,
+        ):
+            yield from answer.blocks
 
     def job_provenance(self, name: str, *, owner: str | None = None) -> wire.JobProvenance:
         """The record of what a job ran: see `Job.provenance`."""

@@ -2,6 +2,7 @@
 and as a zipapp.
 
 `pod [ROOT]` instead of a directory: run as the agent of a pod (pod/), with its files below ROOT.
+`checkpoints VERB`: work on the checkpoints of a job (checkpoint_files).
 """
 
 import os
@@ -13,8 +14,14 @@ def main(arguments: "list[str]") -> int:
         from client_lib.worker.pod import agent, settings
 
         return agent.main(*arguments[1:] or [settings.ROOT])
+    if arguments[:1] == ["checkpoints"] and len(arguments) == 2:
+        from client_lib.worker import checkpoint_files
+
+        return checkpoint_files.main(arguments[1])
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m client_lib.worker DIRECTORY | pod [ROOT]\n")
+        sys.stderr.write(
+            "usage: python -m client_lib.worker DIRECTORY | pod [ROOT] | checkpoints VERB\n"
+        )
         return 2
     from client_lib.worker.launcher import run_worker
 

@@ -14,11 +14,19 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def launcher_command(worker_dir: str, python: str = sys.executable) -> List[str]:
-    """The argv that starts this installation's launcher on a directory. By path and isolated: that
-    starts twice as fast as `-m`, and neither the caller's folder nor PYTHON* variables have an
-    effect."""
-    main = os.path.join(_HERE, "__main__.py")
-    return [python, "-I", "-S", main, worker_dir]
+    """The argv that starts this installation's launcher on a directory."""
+    return [*_main(python), worker_dir]
+
+
+def checkpoints_command(verb: str, python: str = sys.executable) -> List[str]:
+    """The argv that works on checkpoints: see `checkpoint_files`."""
+    return [*_main(python), "checkpoints", verb]
+
+
+def _main(python: str) -> List[str]:
+    """Run this package by path and isolated: that starts twice as fast as `-m`, and neither the
+    caller's folder nor PYTHON* variables have an effect."""
+    return [python, "-I", "-S", os.path.join(_HERE, "__main__.py")]
 
 
 def runner_file(name: str, directory: Directory) -> str:

@@ -8,7 +8,15 @@ cluster).
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -149,6 +157,33 @@ Sink = Callable[[Observation], None]
 """Called on the event loop's thread."""
 
 
+class Pruned(NamedTuple):
+    """Early checkpoints of a job. Paths are as the launcher tells them."""
+
+    goes: Sequence[tuple[str, int, int, float]]
+    """Path, step, size in bytes, and time of the last change (seconds since 1970) of each that
+    goes, the earliest step first."""
+    stays: Mapping[str, str]
+    """Others that stay, and why, as clauses."""
+
+
+class CheckpointFiles(Protocol):
+    """The files of a job's checkpoints. Every method raises ServerError: they can't be read."""
+
+    async def gone(self, paths: Sequence[str]) -> Collection[str]:
+        """The paths that are no longer there."""
+        ...
+
+    async def prune(self, keep: int, only: Sequence[str] | None) -> Pruned:
+        """Remove complete checkpoints of earlier steps than the last `keep` (see
+        `client_lib.checkpoints.surplus`): those that `only` names; None: none, they are told."""
+        ...
+
+    def read(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A checkpoint as a tar archive. Raises ServerError also in the middle: a file is gone."""
+        ...
+
+
 class Runtime(Protocol):
     """A place where attempts run. Every method is called on the event
     loop's thread and returns soon.
@@ -173,6 +208,11 @@ class Runtime(Protocol):
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         """The reason why a worker of such a job of `owner` can't read this folder or file of the
         server's machine at the same path; None: all workers can."""
+        ...
+
+    def checkpoint_files(self, attempt: Attempt) -> CheckpointFiles | None:
+        """The checkpoints of a job; None: they are on disks of its workers, which this server does
+        not see. Raises InvalidRequest: the owner has no account any more."""
         ...
 
     def render(self, attempt: Attempt) -> Manifest:

@@ -198,17 +198,15 @@ class MetricsReader:
         }
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
-    async def checkpoints(self, user: User, name: str, owner: str | None) -> JobCheckpoints:
-        """The checkpoints of the job. Raises what `of` raises."""
-        job = (await self._lookup.find(user, name, owner)).public
+    async def checkpoints(self, user: User, job: JobInfo) -> JobCheckpoints:
+        """The checkpoints of a job that its launchers have seen. Raises what `of` raises."""
         check_observable(user, job, "checkpoints")
         found, complete = await self._read_for(user, self._curves.checkpoints, job)
         return JobCheckpoints(job=job.name, checkpoints=found, complete=complete)
 
     async def seen_checkpoints(self, user: User, job: JobInfo) -> list[JobCheckpoint]:
-        """The checkpoints of a job, by the part of its logs that can be read at once; none where
-        `checkpoints` refuses.
-        """
+        """The same by the part of its logs that can be read at once; none where `checkpoints`
+        refuses."""
         if not _is_observable(user, job):
             return []
         until = time.monotonic() + _PATIENCE_S

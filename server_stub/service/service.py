@@ -32,6 +32,7 @@ from server_stub.service import job_json
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob
 from server_stub.service.admission import Admission
 from server_stub.service.cleanup import Cleanup
+from server_stub.service.job_checkpoints import CheckpointKeeper
 from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.job_metrics import MetricsReader
 from server_stub.service.job_stacks import StackTaker
@@ -116,6 +117,7 @@ class Service:
         self._notifier = Notifier(store, files, hosts)
         self.lookup = JobLookup(store, jobs, files, settings.share_jobs)
         self.metrics = MetricsReader(clock, store, self.lookup)
+        self.checkpoints = CheckpointKeeper(runtime, jobs, files, self.lookup, self.metrics)
         self.stacks = StackTaker(runtime, clock, self.lookup)
         self.provenance = ProvenanceReader(store, self.lookup, files)
         self._reconciler = Reconciler(

@@ -14,7 +14,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Failure, InstanceType, Manifest, WarmPoolInfo, WorkerInfo
-from server_stub.runtimes import Attempt, Observation, Sink
+from server_stub.runtimes import Attempt, CheckpointFiles, Observation, Sink
 from server_stub.runtimes.tasks import Clock
 from server_stub.worker_gateway.worker import Processes, Quiet, StackDump
 
@@ -36,6 +36,8 @@ class FakeRuntime:
     """Signs of life: set another one when the job is to have logged."""
     hidden: str | None = None
     """The reason why no worker can read anything of this machine."""
+    checkpoints: CheckpointFiles | None = None
+    """The files of the checkpoints of every job; None: this machine does not see them."""
     processes: Processes = field(default_factory=list)
     """Processes that `stacks` finds; []: one without a stack."""
     missing: list[str] = field(default_factory=list)
@@ -56,6 +58,9 @@ class FakeRuntime:
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         return self.hidden
+
+    def checkpoint_files(self, attempt: Attempt) -> CheckpointFiles | None:
+        return self.checkpoints
 
     def render(self, attempt: Attempt) -> Manifest:
         environment = {**attempt.spec.environment(), **dict.fromkeys(attempt.secret_values, "***")}

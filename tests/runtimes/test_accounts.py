@@ -404,6 +404,40 @@ def test_checkpoints_are_copied_with_the_rights_of_the_account(ann: User, server
     assert ann.said("second") == {"epoch": "7", "link": secret}
 
 
+TELLS_A_FILE_OF_ROOT = """
+import json, os, time
+folder = os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
+for step in (1, 2):
+    open(f"{{folder}}/step-{{step}}.safetensors", "wb").write((2).to_bytes(8, "little") + b"{{}}")
+time.sleep(4)  # until the launcher has told its list
+forged = [{secret!r}, "torch", 1, 20, 1.0, "", "complete", True, []]
+with open(os.environ["CLIENT_LIB_METRICS"], "w") as pipe:
+    pipe.write(json.dumps([None, "checkpoint", forged]) + "\\n")
+"""
+
+
+def test_checkpoints_are_removed_and_sent_with_the_rights_of_the_account(
+    ann: User, server: Server
+) -> None:
+    secret = str(server.folder / "secret")
+    ann.submit("forges", TELLS_A_FILE_OF_ROOT.format(secret=secret))
+    assert ann.ended("forges")["state"] == "SUCCEEDED", ann.log("forges")
+    found = ann("GET", paths.job("forges", "checkpoints")).json()["checkpoints"]
+    first, second = sorted(each["path"] for each in found if each["path"] != secret)
+    archive = paths.job("forges", "checkpoints/archive")
+    refused = ann("GET", archive, params={"path": secret})
+    assert refused.status_code >= 400
+    assert "only root" not in refused.text
+    sent = ann("GET", archive, params={"path": first})
+    assert sent.status_code == 200, sent.text
+    prune = {"keep": 1, "paths": [first, secret]}
+    removed = ann("POST", paths.job("forges", "checkpoints/prune"), json=prune).json()
+    assert [each["path"] for each in removed["checkpoints"]] == [first]
+    assert not os.path.exists(first)
+    assert os.path.exists(second)
+    assert os.path.exists(secret)
+
+
 READS = """
 import json, os
 folder = os.environ["CLIENT_LIB_AFTER_0_OUTPUTS"]

@@ -102,6 +102,9 @@ class PodsHere:
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         return None
 
+    def checkpoint_files(self, attempt: Attempt) -> None:
+        return None
+
     def render(self, attempt: Attempt) -> Manifest:
         return Manifest(runtime=self.name, objects=[])
 

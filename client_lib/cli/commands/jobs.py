@@ -15,6 +15,7 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     CommandApp,
     GroupOrAll,
+    JobOrAll,
     NamesOrNewest,
     WholeNames,
     WholeNamesOrNewest,
@@ -204,10 +205,13 @@ def _age(text: str) -> timedelta:
     examples="""
   client-lib prune --dry-run
   client-lib prune --older 12h --state SUCCEEDED --yes
+  client-lib prune train-x7k2m --checkpoints --keep 3
 """
 )
 def prune(
+    ctx: typer.Context,
     connection: Connection,
+    name: JobOrAll = None,
     older: Annotated[
         Any,
         Option(
@@ -220,12 +224,32 @@ def prune(
         Literal["SUCCEEDED", "FAILED", "CANCELLED"] | None,
         Option(case_sensitive=False, help="Only jobs that ended in this state."),
     ] = None,
+    checkpoints: Annotated[
+        bool,
+        Option("--checkpoints", help="Remove checkpoints of job NAME, which may run, not jobs."),
+    ] = False,
+    keep: Annotated[
+        int | None,
+        Option(min=1, metavar="N", help="Keep the checkpoints of the last N steps."),
+    ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Print the names of the jobs and remove nothing.")
+        bool, Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
     yes: Annotated[bool, Option("-y", "--yes", help="Don't ask.")] = False,
 ) -> int:
-    """Remove your jobs that ended some time ago, with their logs and files."""
+    """Remove your jobs that ended some time ago, with their logs and files; or early checkpoints of
+    one job.
+
+    Of the checkpoints, complete ones of earlier steps go. What has no step, what a pointer such as
+    `latest` names, and what a process has open stays.
+    """
+    if checkpoints != (name is not None) or checkpoints != (keep is not None):
+        ctx.fail(
+            "NAME, --checkpoints and --keep belong together: prune NAME --checkpoints --keep 3"
+        )
+    if name is not None and keep is not None:
+        full = connection.job(name)["name"]
+        return _prune_checkpoints(connection, full, keep, dry_run=dry_run, yes=yes)
     latest = datetime.now(timezone.utc) - older
     jobs = connection.jobs(limit=None, state=state)
     names = [
@@ -245,6 +269,30 @@ def prune(
             connection, names, lambda name: printer.data(connection.api.delete_job(name))
         )
     return ExitCode.DONE
+
+
+def _prune_checkpoints(
+    connection: Connection, name: str, keep: int, *, dry_run: bool, yes: bool
+) -> int:
+    """Show the early checkpoints of a job, ask, and remove what was shown."""
+    from client_lib.reports import checkpoints as report
+
+    found = connection.api.prune_checkpoints(name, keep)
+    for path, why in found.stays.items():
+        printer.hint(f"{path} stays: {why}")
+    if not found.checkpoints:
+        printer.hint(f"job {name} has no earlier checkpoints to remove")
+        return ExitCode.DONE
+    printer.table(report.EARLY, report.early_rows(found.checkpoints))
+    question = f"remove {report.amount(found.checkpoints)}?"
+    if dry_run or not (yes or agreed(question, "add --yes to the same command")):
+        return ExitCode.DONE
+    shown = [each.path for each in found.checkpoints]
+    done = connection.api.prune_checkpoints(name, keep, shown)
+    for path, why in done.stays.items():
+        printer.hint(f"{path} stays: {why}")
+    printer.hint(f"removed {report.amount(done.checkpoints)}")
+    return ExitCode.FAILED if done.stays else ExitCode.DONE
 
 
 def _change_each(

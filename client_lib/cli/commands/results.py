@@ -26,6 +26,7 @@ from client_lib.cli.parameters import (
 from client_lib.errors import Conflict, Forbidden
 from client_lib.reports import curves
 from client_lib.spec import paths
+from client_lib.spec.metric_names import grows
 from client_lib.spec.states import FINAL
 
 app = CommandApp()
@@ -165,7 +166,7 @@ def best(
         printer.data_json(ranked)
     else:
         printer.table(curves.RANKING, curves.ranking(ranked), cut=("SCRIPT",))
-    if largest is None and curves.grows(by) is None:
+    if largest is None and grows(by) is None:
         printer.hint(f"the smallest {by} counts as the best; use --max if the largest does")
 
 
@@ -242,12 +243,15 @@ def _print(found: dict[str, Any]) -> None:
   client-lib download train-x7k2m                       into the folder train-x7k2m
   client-lib download train-x7k2m out --pattern '*.pt'
   client-lib download train-x7k2m --list
+  client-lib download train-x7k2m --checkpoint last
+  client-lib download train-x7k2m --checkpoint best:val_loss
 
 \b
 Files that are there already are not fetched again; repeat an interrupted download to finish it.
 """
 )
 def download(
+    ctx: typer.Context,
     connection: Connection,
     name: JobName,
     folder: Annotated[
@@ -260,17 +264,26 @@ def download(
     listed: Annotated[
         bool, Option("--list", help="Show what there is, and fetch nothing.")
     ] = False,
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            metavar="WHICH",
+            help="A checkpoint in place of the outputs: `best`, `best:METRIC`, `last`, or a step.",
+        ),
+    ] = None,
     output: TextOrJson = "text",
 ) -> None:
-    """Fetch the files that a job has written; also while it runs."""
+    """Fetch the files that a job has written, or one of its checkpoints; also while it runs."""
     from client_lib.client import get_job
     from client_lib.transport import download as downloads
 
+    if checkpoint is not None and (pattern or listed):
+        ctx.fail("--checkpoint stands alone; `client-lib checkpoints` lists what there is")
     full = connection.job(name)["name"]
     if not listed:
         with printer.transfer(full) as show_progress:
             files = get_job(full, client=connection.api).download(
-                folder, pattern, on_download=show_progress
+                folder, pattern, checkpoint=checkpoint, on_download=show_progress
             )
         if output == "json":
             printer.data_json([str(file) for file in files])

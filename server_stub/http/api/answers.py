@@ -38,6 +38,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 ARCHIVE = "application/gzip"
 BYTES = "application/octet-stream"
+TAR = "application/x-tar"
 
 
 def raw_body(media_type: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths, wire
-from client_lib.spec.checkpoints import JobCheckpoints
+from client_lib.spec.checkpoints import CheckpointPrune, JobCheckpoints, PrunedCheckpoints
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
 from client_lib.spec.request import SHA256, GroupRequest, SessionRequest, SubmitRequest
@@ -24,6 +24,7 @@ from client_lib.spec.states import State
 from server_stub.http.api.answers import (
     ARCHIVE,
     BYTES,
+    TAR,
     JsonText,
     LiveResponse,
     OpenFileResponse,
@@ -357,7 +358,30 @@ async def get_job_checkpoints(request: Request, parts: Parts, job: OfPath) -> Jo
     """The checkpoints that the job has, with step, size and whether they are complete; for its
     owner and admins.
     """
-    return await while_connected(request, parts.service.metrics.checkpoints(*job))
+    return await while_connected(request, parts.service.checkpoints.listed(*job))
+
+
+@router.post(f"{JOB}/checkpoints/prune")
+async def prune_job_checkpoints(
+    parts: Parts, job: OfPath, wanted: Annotated[CheckpointPrune, JsonBody]
+) -> PrunedCheckpoints:
+    """Remove complete checkpoints of early steps; without `paths` tell which would go. For the
+    owner of the job and admins, where the server sees the files."""
+    return await parts.service.checkpoints.prune(job.user, job.name, wanted, job.owner)
+
+
+@router.get(
+    f"{JOB}/checkpoints/archive", response_class=StreamingResponse, responses=raw_answer(TAR)
+)
+async def get_checkpoint_archive(
+    parts: Parts,
+    job: OfPath,
+    path: Annotated[str, Query(description="`path` of a checkpoint of the list.")],
+) -> StreamingResponse:
+    """The files of a checkpoint as a tar archive, for the owner of the job and admins, where the
+    server sees the files. An answer that breaks off is not complete."""
+    content = await parts.service.checkpoints.read(job.user, job.name, path, job.owner)
+    return LiveResponse(content, TAR)
 
 
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)

@@ -180,7 +180,7 @@ class Pages:
         info = await self._info(of)
         events = EventList.model_validate_json(await service.lookup.events(*of)).events
         now = datetime.now(timezone.utc)
-        checkpoints = views.checkpoints(await service.metrics.seen_checkpoints(of.user, info), now)
+        checkpoints = views.checkpoints(await service.checkpoints.seen(*of), now)
         shown = views.job(info, events, now) | checkpoints | dict(await service.outputs(*of))
         types = [
             each.name

@@ -6,6 +6,7 @@ gang        one running attempt: all of its launchers, started all or none
 launcher    one worker launcher: started or found again, controlled over its socket, killed with all
             that the worker left
 warm        the processes from which ranks are forked, which start in a quarter of the time
+checkpoints the files of a job's checkpoints, read and removed with the rights of the job
 accounts    the accounts under which jobs of users run, and their folders
 scheduling  the needs of an attempt, and the decisions about the queue; pure
 plan        the plans of an attempt's workers; pure

@@ -23,6 +23,7 @@ from server_stub.files.job_dirs import attempt_dir, log_dir, worker_dir
 from server_stub.runtimes import Attempt, Observation, Sink
 from server_stub.runtimes.local import LocalOptions, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
+from server_stub.runtimes.local.checkpoints import LocalCheckpoints
 from server_stub.runtimes.local.gang import Gang, Record, read_record
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
@@ -78,6 +79,10 @@ class LocalRuntime:
             f"jobs of {owner} run under the account {account.name} of the server's machine, which "
             f"can't read {path}"
         )
+
+    def checkpoint_files(self, attempt: Attempt) -> LocalCheckpoints:
+        folder = plan.checkpoint_dir(attempt)
+        return LocalCheckpoints(folder, self._host.account(attempt.owner), self._options.python)
 
     def render(self, attempt: Attempt) -> Manifest:
         return self._host.render(attempt)
