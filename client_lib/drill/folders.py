@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,8 +80,11 @@ class Ground:
 
 @contextmanager
 def ground(spec: JobSpec, script: str) -> Iterator[Ground]:
-    """Pack the code of a script as a snapshot does. The folder stays if it holds anything at the
-    end. Raises InvalidRequest: there is no such script, or its folder can't be packed."""
+    """Pack the code of a script as a snapshot does. The folder stays if the block leaves a run in
+    it, and does not fail.
+
+    Raises InvalidRequest: there is no such script, or its folder can't be packed.
+    """
     source = resolve(script, spec.type, Path.cwd(), spec.conda_env is not None)
     root = snapshot_root(source.folder, Path.home())
     inside = place_in_root(source, spec, root)
@@ -91,13 +95,9 @@ def ground(spec: JobSpec, script: str) -> Iterator[Ground]:
         with packed(root) as archive:
             make_private_folders(str(base / "records"))
             yield Ground(base, archive.path, words, inside)
-    finally:
-        _remove_if_empty(base)
-
-
-def _remove_if_empty(base: Path) -> None:
-    import shutil
-
+    except BaseException:
+        shutil.rmtree(base, ignore_errors=True)
+        raise
     if {entry.name for entry in base.iterdir()} <= {"records"}:
         shutil.rmtree(base, ignore_errors=True)
 

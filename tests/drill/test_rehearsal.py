@@ -97,6 +97,7 @@ def test_a_seeded_fault_is_named(
     report = drill(client, project, "ddp.py", ["--fault", seeded], [fault])
     assert not report.resumes
     assert what in whats(report, fault), report
+    shutil.rmtree(report.folder)  # kept for the user
 
 
 def test_a_script_that_fails_undisturbed_is_not_drilled(client: Client, project: Path) -> None:

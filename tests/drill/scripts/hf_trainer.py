@@ -37,13 +37,14 @@ class Pause(TrainerCallback):
 
 
 def main():
+    folder = os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
     torch.manual_seed(0)
     size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     model = BertForSequenceClassification(BertConfig(vocab_size=50, **size))
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            output_dir="out",
+            output_dir=folder,
             max_steps=80,
             per_device_train_batch_size=8,
             learning_rate=0.001,
@@ -57,7 +58,7 @@ def main():
         train_dataset=Sentences(),
         callbacks=[Pause()],
     )
-    last = get_last_checkpoint("out") if os.path.isdir("out") else None
+    last = get_last_checkpoint(folder)
     trainer.train(resume_from_checkpoint=None if args.fault == "never-loads" else last)
 
 

@@ -53,7 +53,8 @@ def main():
         # at the end of an epoch: Lightning begins an epoch anew where a loader has no state
         callbacks=[ModelCheckpoint(folder, save_top_k=-1, every_n_epochs=1)],
     )
-    names = sorted(os.listdir(folder), key=lambda name: os.path.getmtime(f"{folder}/{name}"))
+    names = [name for name in os.listdir(folder) if name.endswith(".ckpt")]
+    names.sort(key=lambda name: os.path.getmtime(f"{folder}/{name}"))
     last = f"{folder}/{names[-1]}" if names and args.fault != "never-loads" else None
     trainer.fit(Line(), data, ckpt_path=last)
 
