@@ -1,6 +1,7 @@
 """The facts about a checkpoint, and the verdict about one file or folder."""
 
-from typing import Generator, NamedTuple, Optional, Tuple
+import posixpath
+from typing import Generator, List, NamedTuple, Optional, Tuple
 
 
 class Checkpoint(NamedTuple):
@@ -27,6 +28,16 @@ class Checkpoint(NamedTuple):
     """
     pointers: Tuple[str, ...]
     """Paths of what names this one: a file `latest`, an index of shards, a link."""
+
+    @property
+    def above(self) -> List[str]:
+        """Paths of the folders that it is in, below the searched folder."""
+        found = []
+        folder = posixpath.dirname(self.path)
+        while folder:
+            found.append(folder)
+            folder = posixpath.dirname(folder)
+        return found
 
 
 class Verdict(NamedTuple):

@@ -35,7 +35,8 @@ def go_back(folder: str, step: int, job: str) -> None:
             "there is no complete checkpoint of step %d; there are: %s"
             % (step, ", ".join(map(str, steps)) or "none")
         )
-    _move(folder, later_than(step, found, starts), done, starts)
+    later = _alone(later_than(step, found, starts), found)
+    _move(folder, later, done, starts)
 
 
 def go_back_before(
@@ -53,6 +54,7 @@ def go_back_before(
     earlier = [each for each in found if each not in later and not each.missing]
     newest = max(earlier, key=_age, default=None)
     starts = [] if newest is None else [each for each in earlier if each.step == newest.step]
+    later = _alone(later, found)
     _move(folder, later, done, starts)
     moved = "checkpoints after the alarm were moved to %s: %d" % (done, len(later))
     if newest is None:
@@ -71,14 +73,23 @@ def _age(each: Checkpoint) -> Tuple[float, float]:
     return -1 if each.step is None else each.step, each.modified
 
 
+def _alone(later: List[Checkpoint], found: List[Checkpoint]) -> List[Checkpoint]:
+    """Leave out each folder that also holds a checkpoint that stays."""
+    going = {each.path for each in later}
+    holders = {folder for each in found if each.path not in going for folder in each.above}
+    return [each for each in later if each.path not in holders]
+
+
 def _move(folder: str, later: List[Checkpoint], done: str, starts: List[Checkpoint]) -> None:
     """Move checkpoints to the folder `done`, which is there when all have been moved."""
     moving = done + _MOVING
     os.makedirs(moving, exist_ok=True)
+    going = {each.path for each in later}
     for each in later:
-        target = os.path.join(moving, each.path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(os.path.join(folder, each.path), target)
+        if going.isdisjoint(each.above):  # else it moves with its folder
+            target = os.path.join(moving, each.path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(os.path.join(folder, each.path), target)
         for pointer in each.pointers:
             _point(folder, pointer, starts)
     os.rename(moving, done)

@@ -44,6 +44,15 @@ def test_the_folder_itself_stays() -> None:
     assert surplus([whole, SECOND, THIRD], 1) == [SECOND]
 
 
+def test_a_folder_with_another_checkpoint_in_it_stays() -> None:
+    """A final model beside the checkpoints of its run."""
+    models = [checkpoint(f"model-{number}", number) for number in (1, 2)]
+    assert surplus([*models, checkpoint("model-1/checkpoint-500", 500)], 1) == []
+    damaged = checkpoint("model-1/epochs/checkpoint-500", 500, missing="cut off")
+    assert surplus([*models, damaged], 1) == []
+    assert surplus([*models, checkpoint("model-10/checkpoint-500", 500)], 1) == [models[0]]
+
+
 def test_files_of_one_step_stay_or_go_together() -> None:
     others = [checkpoint(f"optimizer-{step}.pt", step) for step in (1, 2, 3)]
     gone = surplus([FIRST, SECOND, THIRD, *others], 2)

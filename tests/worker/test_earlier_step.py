@@ -91,6 +91,30 @@ def test_the_model_of_a_trainer_in_the_folder_itself_stays(tmp_path: Path) -> No
     assert "checkpoint-500" in os.listdir(tmp_path / HIDDEN)
 
 
+def model(folder: Path, at: float) -> None:
+    save(folder / "pytorch_model.bin", at=at)
+    (folder / "config.json").write_text("{}")
+    os.utime(folder / "config.json", (at, at))
+
+
+def test_a_folder_that_holds_a_checkpoint_that_stays_is_not_moved(tmp_path: Path) -> None:
+    for step in (400, 500):
+        model(tmp_path / "model-900" / f"checkpoint-{step}", at=float(step))
+    model(tmp_path / "model-900", at=900.0)
+    go_back(str(tmp_path), 400, "job")
+    assert {"checkpoint-400", "pytorch_model.bin"} <= set(os.listdir(tmp_path / "model-900"))
+    assert os.listdir(tmp_path / HIDDEN / "model-900") == ["checkpoint-500"]
+
+
+def test_a_folder_is_moved_with_the_checkpoints_in_it(tmp_path: Path) -> None:
+    model(tmp_path / "model-400", at=400.0)
+    model(tmp_path / "model-900" / "checkpoint-500", at=500.0)
+    model(tmp_path / "model-900", at=900.0)
+    go_back(str(tmp_path), 400, "job")
+    assert sorted(os.listdir(tmp_path)) == [HIDDEN, "model-400"]
+    assert "checkpoint-500" in os.listdir(tmp_path / HIDDEN / "model-900")
+
+
 # --- before an alarm
 
 
