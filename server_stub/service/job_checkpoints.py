@@ -27,6 +27,9 @@ from server_stub.service.lookup import JobLookup, check_owner
 from server_stub.turns import Turns
 from server_stub.users import User
 
+_LOOK_S = 5.0
+"""Longest delay of a list by the look at what is still there."""
+
 
 class CheckpointKeeper:
     """The checkpoints of the jobs of one service. Event loop only. The methods for users take
@@ -45,8 +48,9 @@ class CheckpointKeeper:
         self._files = files
         self._lookup = lookup
         self._metrics = metrics
-        # each is a process
+        # each is a process; a removal and a download may last for long, a look does not
         self._turns = Turns("requests for checkpoints", at_once=8, of_user=4, waiting_of_user=32)
+        self._looks = Turns("looks at checkpoints", at_once=4, of_user=2, waiting_of_user=32)
 
     async def listed(self, user: User, name: str, owner: str | None) -> JobCheckpoints:
         """The checkpoints that the job has. Raises what `MetricsReader.of` raises."""
@@ -140,15 +144,24 @@ class CheckpointKeeper:
         self, user: User, found: StoredJob, seen: list[JobCheckpoint]
     ) -> list[JobCheckpoint]:
         """Leave out what was removed after the end of the job, when no launcher looks any more. If
-        the disk does not answer, or is not seen from here, all are taken for there."""
+        the disk does not answer soon, or is not seen from here, all are taken for there."""
         if not (seen and found.row.state.final):
             return seen
+        paths = [each.path for each in seen]
+        look = asyncio.create_task(self._gone(user, found, paths))
+        try:
+            done, _ = await asyncio.wait({look}, timeout=_LOOK_S)
+        finally:
+            look.cancel()
+        gone = look.result() if done else set()
+        return [each for each in seen if each.path not in gone]
+
+    async def _gone(self, user: User, found: StoredJob, paths: list[str]) -> set[str]:
         with suppress(ClientLibError):
             files = await self._files_of(found, "")
-            async with self._turns.of(user.name):
-                gone = set(await files.gone([each.path for each in seen]))
-            return [each for each in seen if each.path not in gone]
-        return seen
+            async with self._looks.of(user.name):
+                return set(await files.gone(paths))
+        return set()
 
     async def _waiting_for(self, found: StoredJob) -> str | None:
         """Name of a job that will start with a copy of the checkpoints of this one; None: there

@@ -6,6 +6,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -17,9 +18,13 @@ from client_lib.errors import BadResponse
 from client_lib.launcher_protocol.checkpoint_lines import SeenCheckpoint, begin_line, line_of
 from client_lib.spec import paths
 from server_stub.files.job_dirs import log_dir
+from server_stub.http.api import answers
+from server_stub.runtimes.local import checkpoints as local_checkpoints
 from server_stub.runtimes.local.checkpoints import LocalCheckpoints
+from server_stub.service import job_checkpoints
 from tests.http.conftest import Api, Running
 from tests.http.test_stacks import runs
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import until
 from tests.logs.support import LogWriter
 
@@ -108,7 +113,7 @@ def test_a_download_that_breaks_off_leaves_nothing(
 ) -> None:
     here = tmp_path / "here"
     with Client(server.url, token=server.tokens["ann"]) as client, saved[0].open("r+b") as file:
-        file.truncate(2**33)  # sparse, and larger than what is fetched until it shrinks
+        file.truncate(2**30)  # sparse, and larger than what is fetched until it shrinks
         shrinking = threading.Thread(target=lambda: shrink_when(file, lambda: any_bytes(here)))
         shrinking.start()
         with pytest.raises(BadResponse):
@@ -171,22 +176,77 @@ def test_none_goes_while_a_job_waits_for_a_copy(
 
 
 def test_after_the_end_of_a_job_the_list_leaves_out_what_was_removed(
-    server: Running, ann: Api, tmp_path: Path
+    server: Running, ann: Api, tmp_path: Path, bounds: Bounds
 ) -> None:
+    bounds(job_checkpoints, _LOOK_S=60)
+    bounds(local_checkpoints, _LOOK_S=60)
     job_id = runs(server, ann)
     first, second = has_checkpoints(server, job_id, tmp_path / "checkpoints")
     first.unlink()
 
-    def listed() -> list[str]:
-        return [each["path"] for each in ann("GET", CHECKPOINTS).json()["checkpoints"]]
-
-    assert listed() == [str(first), str(second)]  # its launcher looks again soon
-    job = ann("POST", paths.job("train", "cancel")).json()
-    while job["state"] != "CANCELLED":
-        job = ann("GET", paths.job("train"), params={"after_version": job["version"]}).json()
-    assert listed() == [str(second)]
+    assert listed(ann) == [str(first), str(second)]  # its launcher looks again soon
+    ends(ann)
+    assert listed(ann) == [str(second)]
     server.runtime.checkpoints = None
-    assert listed() == [str(first), str(second)]  # nobody looks: as they were last seen
+    assert listed(ann) == [str(first), str(second)]  # nobody looks: as they were last seen
+
+
+def listed(user: Api) -> list[str]:
+    return [each["path"] for each in user("GET", CHECKPOINTS).json()["checkpoints"]]
+
+
+def ends(user: Api) -> None:
+    job = user("POST", paths.job("train", "cancel")).json()
+    while job["state"] != "CANCELLED":
+        job = user("GET", paths.job("train"), params={"after_version": job["version"]}).json()
+
+
+def test_if_the_disk_does_not_answer_the_list_is_as_it_was_seen(
+    saved: list[Path], server: Running, ann: Api, tmp_path: Path, bounds: Bounds
+) -> None:
+    bounds(job_checkpoints, _LOOK_S=0.2)
+    bounds(local_checkpoints, _LOOK_S=60)
+    answers_now = tmp_path / "answers-now"
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\nuntil [ -e {answers_now} ]; do sleep 0.1; done\n")
+    slow.chmod(0o700)
+    server.runtime.checkpoints = LocalCheckpoints(saved[0].parent, None, str(slow))
+    ends(ann)
+    saved[0].unlink()
+    try:
+        assert listed(ann) == list(map(str, saved))
+    finally:
+        answers_now.touch()
+
+
+def stalled(user: Api, path: Path) -> requests.Response:
+    """The begin of a download that nobody reads on."""
+    with path.open("r+b") as file:
+        file.truncate(2**30)
+    return user.session.get(user.url + ARCHIVE, params={"path": str(path)}, stream=True, timeout=20)
+
+
+def test_downloads_that_nobody_reads_leave_the_list_alone(
+    saved: list[Path], ann: Api, bounds: Bounds
+) -> None:
+    bounds(job_checkpoints, _LOOK_S=60)
+    bounds(local_checkpoints, _LOOK_S=60)
+    ends(ann)
+    with ExitStack() as downloads:
+        for _ in range(4):  # as many as a user may have at once
+            downloads.enter_context(stalled(ann, saved[0]))
+        saved[1].unlink()
+        assert listed(ann) == [str(saved[0])]
+
+
+def test_a_download_that_nobody_reads_ends(saved: list[Path], ann: Api, bounds: Bounds) -> None:
+    bounds(answers, _IDLE_S=0.5)
+    with ExitStack() as downloads:
+        begun = [downloads.enter_context(stalled(ann, saved[0])) for _ in range(4)]
+        assert ann("POST", PRUNE, json={"keep": 1}).status_code == 200
+        with pytest.raises(requests.exceptions.ChunkedEncodingError):
+            for _ in begun[0].iter_content(2**20):
+                pass
 
 
 @pytest.mark.parametrize("body", [{}, {"keep": 0}, {"keep": 1, "paths": ["x"] * 1001}])

@@ -1,5 +1,6 @@
 """Responses: JSON texts as they are stored, and every error as an ErrorBody with its status."""
 
+import asyncio
 import errno
 import logging
 from collections.abc import AsyncGenerator, Callable
@@ -13,7 +14,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from client_lib.errors import (
     ClientLibError,
@@ -39,6 +40,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 ARCHIVE = "application/gzip"
 BYTES = "application/octet-stream"
 TAR = "application/x-tar"
+_IDLE_S = 30.0
+"""Longest time in which the reader of a download takes nothing."""
 
 
 def raw_body(media_type: str) -> dict[str, Any]:
@@ -75,6 +78,19 @@ class LiveResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._stream):
             await super().__call__(scope, receive, send)
+
+
+class DownloadResponse(LiveResponse):
+    """Breaks off when the reader takes nothing for `_IDLE_S`, for a stream that holds a turn."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_soon(message: Message) -> None:
+            try:
+                await asyncio.wait_for(send(message), _IDLE_S)
+            except asyncio.TimeoutError:
+                raise ServerError(f"the reader took nothing for {_IDLE_S:.0f} s") from None
+
+        await super().__call__(scope, receive, send_soon)
 
 
 class JsonText(Response):

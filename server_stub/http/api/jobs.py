@@ -25,6 +25,7 @@ from server_stub.http.api.answers import (
     ARCHIVE,
     BYTES,
     TAR,
+    DownloadResponse,
     JsonText,
     LiveResponse,
     OpenFileResponse,
@@ -381,7 +382,7 @@ async def get_checkpoint_archive(
     """The files of a checkpoint as a tar archive, for the owner of the job and admins, where the
     server sees the files. An answer that breaks off is not complete."""
     content = await parts.service.checkpoints.read(job.user, job.name, path, job.owner)
-    return LiveResponse(content, TAR)
+    return DownloadResponse(content, TAR)
 
 
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)

@@ -6,20 +6,28 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from client_lib.errors import ServerError
 from client_lib.worker.programs import checkpoints_command
 from server_stub.runtimes import Pruned
 from server_stub.runtimes.local.accounts import Account
+from server_stub.turns import finished
+
+T = TypeVar("T")
 
 _REMOVAL_S = 600.0
 """Longest time of a removal, which may wait for its disk."""
 _LOOK_S = 5.0
 """Longest time of a look at what is there."""
+_SILENCE_S = 30.0
+"""Longest time without a block of an archive."""
 _BLOCK = 2**18
+_THREADS = ThreadPoolExecutor(16, thread_name_prefix="checkpoints")
+"""Apart from all others: a thread may wait long for a disk."""
 
 
 class LocalCheckpoints:
@@ -34,27 +42,37 @@ class LocalCheckpoints:
         self._environment |= {} if account is None else account.environment
 
     async def gone(self, paths: Sequence[str]) -> Collection[str]:
-        found: list[str] = await asyncio.to_thread(self._ask, "gone", {"paths": paths}, _LOOK_S)
+        asking = _THREADS.submit(self._ask, "gone", {"paths": paths}, _LOOK_S)
+        found: list[str] = await finished(asking)
         return found
 
     async def prune(self, keep: int, only: Sequence[str] | None) -> Pruned:
         request = {"folder": str(self._folder), "keep": keep, "only": only}
-        return Pruned(**await asyncio.to_thread(self._ask, "prune", request, _REMOVAL_S))
+        return Pruned(**await finished(_THREADS.submit(self._ask, "prune", request, _REMOVAL_S)))
 
     async def read(self, path: str) -> AsyncGenerator[bytes, None]:
         # in threads: uvloop starts no process of another account
-        process = await asyncio.to_thread(self._begin_to_send, path)
-        with process:
-            assert process.stdout
-            assert process.stderr
-            try:
-                while block := await asyncio.to_thread(process.stdout.read, _BLOCK):
-                    yield block
-                error = await asyncio.to_thread(process.stderr.read)
-                if await asyncio.to_thread(process.wait):
-                    raise ServerError(f"{path} can't be read: {_last_line(error.decode())}")
-            finally:
-                process.kill()
+        process = await self._soon(lambda: self._begin_to_send(path))
+        output, errors = process.stdout, process.stderr
+        assert output
+        assert errors
+        try:
+            while block := await self._soon(lambda: output.read(_BLOCK)):
+                yield block
+            error = await self._soon(errors.read)
+            if await self._soon(process.wait):
+                raise ServerError(f"{path} can't be read: {_last_line(error.decode())}")
+        finally:
+            process.kill()
+            # nobody waits for it: a process that waits for its disk ends later
+            _THREADS.submit(_close, process)
+
+    async def _soon(self, work: Callable[[], T]) -> T:
+        """The result of work in a thread. Raises ServerError: it lasts too long."""
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(_THREADS.submit(work)), _SILENCE_S)
+        except asyncio.TimeoutError:
+            raise self._no_answer(_SILENCE_S) from None
 
     def _begin_to_send(self, path: str) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(
@@ -86,14 +104,21 @@ class LocalCheckpoints:
                 **self._rights,
             )
         except subprocess.TimeoutExpired:
-            raise ServerError(
-                f"the disk of {self._folder} did not answer within {limit_s:.0f} s"
-            ) from None
+            raise self._no_answer(limit_s) from None
         except subprocess.CalledProcessError as error:
             raise ServerError(
                 f"the checkpoints in {self._folder} can't be read: {_last_line(error.stderr)}"
             ) from error
         return json.loads(done.stdout)
+
+    def _no_answer(self, limit_s: float) -> ServerError:
+        return ServerError(f"the disk of {self._folder} did not answer within {limit_s:.0f} s")
+
+
+def _close(process: "subprocess.Popen[bytes]") -> None:
+    """Close the pipes of a process, and wait for its end."""
+    with process:
+        pass
 
 
 def _last_line(text: str) -> str:
