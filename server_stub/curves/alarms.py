@@ -34,6 +34,8 @@ from server_stub.curves.points import Points
 
 _AT_ONCE = 50_000
 """Most points of a curve that one look reads."""
+_STEP_MAX = 1e18
+"""Largest step of a point that is read: infinite and absurd ones break the sums."""
 
 RECENT = 100
 """Values before a spike with which it is compared ..."""
@@ -100,7 +102,8 @@ class Good(NamedTuple):
     """The last point at which all was well."""
 
     step: float | None
-    """None: the curve is not over steps."""
+    """None: the curve is not over steps, or its steps begin again in each epoch, so that they are
+    not the steps of checkpoints."""
     time: float
 
 
@@ -363,7 +366,8 @@ class _Reading:
         self._curve: Points | None = None
         self._read = 0
         self._last: Mark | None = None
-        self._count = 0
+        self.goes_back = False
+        """True if a step was less than the one before: the script counts within each epoch."""
 
     def new(self, curve: Points) -> Iterator[Mark]:
         """Points that were added since the last call; the next call has the others."""
@@ -373,7 +377,8 @@ class _Reading:
         self._curve = curve
         end = min(len(values), self._read + _AT_ONCE)
         for index in range(self._read, end):
-            yield self._mark(curve, steps[index], times[index], values[index])
+            if abs(steps[index]) <= _STEP_MAX:  # false for NaN
+                yield self._mark(curve, steps[index], times[index], values[index])
         self._read = end
 
     def is_at_end_of(self, curve: Points) -> bool:
@@ -384,6 +389,7 @@ class _Reading:
         way = 0.0
         if before is not None:
             ahead = step - before.step if curve.axis == "step" else 1.0
+            self.goes_back |= ahead < 0
             way = before.way + (ahead if ahead > 0 else 1.0)
             time = max(time, before.time)
         self._last = mark = Mark(step, time, value, way)
@@ -446,7 +452,7 @@ class Alarms:
             for rule, course in following:
                 spell = course.add(mark)
                 if spell and (rule.text, key) not in self._new:
-                    self._new[rule.text, key] = _finding(rule, key, curve, spell)
+                    self._new[rule.text, key] = _finding(rule, key, curve, reading, spell)
         return reading.is_at_end_of(curve)
 
     def found(self) -> list[Finding]:
@@ -478,7 +484,7 @@ def _follows(rule: Rule, name: str, names: Sequence[str], losses: Sequence[str])
     return is_any_loss and name in losses
 
 
-def _finding(rule: Rule, key: Curve, curve: Points, spell: Spell) -> Finding:
+def _finding(rule: Rule, key: Curve, curve: Points, reading: _Reading, spell: Spell) -> Finding:
     _, rank, full_name = key
     name = " ".join(full_name.split())[:_NAME_MAX]
     first = spell.first
@@ -490,7 +496,7 @@ def _finding(rule: Rule, key: Curve, curve: Points, spell: Spell) -> Finding:
         word = "NaN" if first.value != first.value else "infinite"
         sentence = f"{name} was {word}{where} from {axis} {first.step:.15g}"
     good = spell.good
-    on_steps = curve.axis == "step"
+    on_steps = curve.axis == "step" and not reading.goes_back
     return Finding(
         rule,
         f"alarm `{rule.text}`: {sentence}",

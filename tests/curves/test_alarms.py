@@ -127,6 +127,34 @@ def test_the_last_good_point_is_known_where_there_was_one() -> None:
     assert found.good == Good(step=None, time=0.0)
 
 
+def test_steps_that_begin_again_say_nothing_about_the_steps_of_checkpoints() -> None:
+    points = Points("step", "stdout")
+    for number in range(60):
+        points.add(float(number % 20), float(number), 20.0 if number > 50 else 1.0)
+    (found,) = findings("loss > 10 -> retry", {(0, "loss"): points})
+    assert found.good == Good(step=None, time=50.0)
+
+
+@pytest.mark.parametrize("step", [INF, -INF, NAN, 1e300])
+@pytest.mark.parametrize(
+    ("rule", "values"),
+    [
+        ("loss rises for 200 steps -> stop", [float(step) for step in range(400)]),
+        ("nan for 5 steps -> stop", [*FINE, *[NAN] * 5]),
+    ],
+)
+def test_a_point_with_an_absurd_step_is_left_out(
+    rule: str, values: list[float], step: float
+) -> None:
+    points = Points("step", "metrics")
+    points.add(0.0, 0.0, 0.0)
+    points.add(step, 0.0, 0.0)
+    for number, value in enumerate(values):
+        points.add(number + 1.0, number + 1.0, value)
+    without = curve([0.0, *values])
+    assert said(rule, {(0, "loss"): points}) == said(rule, {(0, "loss"): without}) != ""
+
+
 # --- which metric
 
 
