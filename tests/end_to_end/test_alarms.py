@@ -15,9 +15,9 @@ pytestmark = pytest.mark.process
 
 DIVERGES = """
 import os, time
-for step in range(1, 401):
+for step in range(1, 4001):  # the alarm ends it
     lost = os.environ["RANK"] == "1" and step >= 20
-    print(f"step {step}/400 loss={float('nan') if lost else 1 / step}", flush=True)
+    print(f"step {step}/4000 loss={float('nan') if lost else 1 / step}", flush=True)
     time.sleep(0.05)
 """
 
@@ -37,7 +37,7 @@ def save(step):
 
 saved = sorted(int(path.stem.split("-")[1]) for path in folder.glob("step-*"))
 print("resumes from", saved[-1] if saved else 0, flush=True)
-for step in range(saved[-1] + 1 if saved else 1, 61 if is_second else 401):
+for step in range(saved[-1] + 1 if saved else 1, 61 if is_second else 4001):
     bad = not is_second and step >= 35
     print(f"step {step} loss={50.0 if bad else 1.0}", flush=True)
     if step % 10 == 0:
