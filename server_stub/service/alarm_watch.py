@@ -19,7 +19,7 @@ from server_stub.curves.alarms import Alarms, Finding
 from server_stub.curves.alerts import Alert
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service.active import ActiveJob
-from server_stub.service.job_metrics import MetricsReader
+from server_stub.service.job_metrics import END_S, MetricsReader
 
 log = logging.getLogger(__name__)
 PAUSE_S = 2.0
@@ -27,7 +27,9 @@ PAUSE_S = 2.0
 ALERTS_PAUSE_S = 10.0
 """... of a job whose alerts alone are wanted, because it has a webhook, ..."""
 PAUSE_TIMES = 20
-"""... and the least pause as a multiple of the time that the look before took."""
+"""... and as a multiple of the time that the look before took, ..."""
+PAUSE_MAX_S = 10.0
+"""... up to this pause."""
 _TIMER = "alarm"
 _Read = Callable[[JobInfo, Alarms], Awaitable[list[Finding]]]
 
@@ -39,6 +41,7 @@ class _Watched:
     attempt: int
     alarms: Alarms
     looking: asyncio.Lock
+    has_ended: bool = False
 
 
 class AlarmWatch:
@@ -64,23 +67,34 @@ class AlarmWatch:
         await self._tasks.close()
 
     def watch(self, active: ActiveJob) -> None:
-        """Begin to look at a job that runs; repeatable."""
-        spec = active.info.spec
-        if spec.observe and (spec.alarm or spec.notify) and _TIMER not in active.timers:
+        """Begin to look at a job that runs; repeatable. An attempt that has ended is not looked at
+        again."""
+        if not _is_watched(active) or _TIMER in active.timers:
+            return
+        if not self._of(active).has_ended:
             self._schedule(active, _pause(active))
 
     def leave(self, active: ActiveJob) -> None:
-        """Note that the attempt has ended."""
+        """Forget the attempt."""
         active.cancel_timer(_TIMER)
         self._watched.pop(active.row.id, None)
 
+    def note_end(self, active: ActiveJob) -> None:
+        """Note that the attempt has ended: from now on no rule gives an order to stop it."""
+        active.cancel_timer(_TIMER)
+        self._of(active).has_ended = True
+
     async def last_look(self, active: ActiveJob) -> None:
         """Look for what rules find in the whole logs of an attempt that has ended, if they can be
-        read in time."""
-        active.cancel_timer(_TIMER)
-        spec = active.info.spec
-        if spec.observe and spec.alarm and active.info.state is State.RUNNING:
-            await self._look(active, self._metrics.alarms_at_end, has_ended=True)
+        read in time. An error is logged: the job must end."""
+        if not (_is_watched(active) and active.info.state is State.RUNNING):
+            return
+        try:
+            await asyncio.wait_for(self._look(active, self._metrics.alarms_at_end), END_S)
+        except asyncio.TimeoutError:
+            log.warning("the alarms of job %s can't be read in time at its end", active.row.id)
+        except Exception:  # a job may write anything to its log
+            log.exception("the alarms of job %s can't be read at its end", active.row.id)
 
     def _schedule(self, active: ActiveJob, pause_s: float) -> None:
         active.timers[_TIMER] = self._clock.call_later(
@@ -99,10 +113,12 @@ class AlarmWatch:
                     self._tell_alert(active, alert)
         finally:
             took_s = time.monotonic() - began
-            if (active.info.attempt, active.info.state) == (attempt, State.RUNNING):
-                self._schedule(active, max(_pause(active), PAUSE_TIMES * took_s))
+            runs = (active.info.attempt, active.info.state) == (attempt, State.RUNNING)
+            if runs and not self._of(active).has_ended:
+                longer_s = min(PAUSE_TIMES * took_s, PAUSE_MAX_S)
+                self._schedule(active, max(_pause(active), longer_s))
 
-    async def _look(self, active: ActiveJob, read: _Read, *, has_ended: bool = False) -> None:
+    async def _look(self, active: ActiveJob, read: _Read) -> None:
         watched = self._of(active)
         if watched.alarms.is_done:
             return
@@ -110,7 +126,7 @@ class AlarmWatch:
             findings = await read(active.info, watched.alarms)
         if active.info.attempt == watched.attempt:
             for finding in findings:
-                self._tell(active, finding, has_ended)
+                self._tell(active, finding, watched.has_ended)
 
     def _of(self, active: ActiveJob) -> _Watched:
         known = self._watched.get(active.row.id)
@@ -120,6 +136,12 @@ class AlarmWatch:
             known = _Watched(active.info.attempt, alarms, asyncio.Lock())
             self._watched[active.row.id] = known
         return known
+
+
+def _is_watched(active: ActiveJob) -> bool:
+    """True if the user wants to know what its metrics show while the job runs."""
+    spec = active.info.spec
+    return spec.observe and bool(spec.alarm or spec.notify)
 
 
 def _pause(active: ActiveJob) -> float:

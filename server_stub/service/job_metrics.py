@@ -42,8 +42,8 @@ _SHARED_S = 5.0
 """Longest time for which an answer with metrics is kept for others that ask for the same."""
 _PATIENCE_S = 0.15
 """Longest delay of a list by logs that were not read yet; the next list reads on."""
-_END_S = 2.0
-"""Longest delay of the end of a job by its log."""
+END_S = 2.0
+"""Longest delay of the end of a job by a look at its log."""
 _SEEN_S = 5.0
 """Time for which lists use what the logs of all workers of a job have shown."""
 _FORGOTTEN_S = 60.0
@@ -302,7 +302,7 @@ class MetricsReader:
         return await self._read_log(self._curves.first_steps, job) if job.spec.observe else ""
 
     async def at_end(self, job: JobInfo) -> Seen:
-        """Look at the logs of an attempt that has ended, for at most `_END_S`: the end of the job
+        """Look at the logs of an attempt that has ended, for at most `END_S`: the end of the job
         waits for it.
         """
         if not job.spec.observe:
@@ -318,22 +318,22 @@ class MetricsReader:
         return await self._read_log(self._curves.alerts, job)
 
     async def alarms_at_end(self, job: JobInfo, alarms: Alarms) -> list[Finding]:
-        """`alarms` of an attempt that has ended, for at most `_END_S`; later the object is of no
-        use."""
+        """The rules that have become true since the last call, in the whole logs of an attempt that
+        has ended. The call takes at most `END_S`; after it `alarms` can't be used any more."""
         return await self._read_in_time(partial(self._alarms, alarms, self._lookup.logs(job)), [])
 
     def _alarms(self, alarms: Alarms, logs: LoggedJob, until: float) -> list[Finding]:
         return self._curves.alarms(logs, alarms, until)
 
     async def _read_in_time(self, read: Callable[[float], T], otherwise: T) -> T:
-        """Call a function that reads until a monotonic time, for at most `_END_S`."""
-        until = time.monotonic() + _END_S
+        """Call a function that reads until a monotonic time, for at most `END_S`."""
+        until = time.monotonic() + END_S
         reading = asyncio.wrap_future(self._threads.submit(read, until))
-        done, _ = await asyncio.wait({reading}, timeout=_END_S)
-        if done:
-            return reading.result()
-        reading.cancel()  # one that waits for its disk ends later, and nobody needs its result
-        return otherwise
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=END_S)
+            return reading.result() if done else otherwise
+        finally:
+            reading.cancel()  # one that waits for its disk ends later, and nobody needs its result
 
     async def step(self, job: JobInfo) -> float | None:
         """The step that an attempt reached which has ended; None: its log shows none, or can't be

@@ -126,7 +126,7 @@ class Reconciler:
             return
         if seen.phase == "ended":
             self._add_notes(active, seen)  # first: a final job takes no more events
-        if seen.phase == "ended":
+            self._alarms.note_end(active)
             self._tasks.begin(self._explain_end(active, seen))
         else:
             self._apply(active, seen)
@@ -299,7 +299,7 @@ class Reconciler:
                 self._jobs.publish(row.id)
                 if row.state != before:
                     self._jobs.publish_state(row.owner, StateChange(id=row.id, state=row.state))
-                for event in untold:
+                for event in dict.fromkeys(untold):  # one message names all alarms
                     self._notifier.tell(row, info, event)
                 self._carry_out(active, status)
         finally:

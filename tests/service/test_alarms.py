@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from client_lib.launcher_protocol.record import metric_lines
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
+from server_stub.curves.alarms import Alarms, Finding
 from server_stub.files.job_dirs import log_dir
-from server_stub.service import Service
+from server_stub.service import Service, alarm_watch
+from server_stub.service.attention import Seen
 from server_stub.service.webhook import message_of
+from tests.kit.bounds import Bounds
 from tests.kit.waiting import eventually
 from tests.logs.support import START, LogWriter
 from tests.service.bench import Bench
@@ -100,6 +105,21 @@ def test_a_notice_is_an_event_attention_and_a_message_to_the_webhook(
     run(bench, main)
 
 
+def test_two_alarms_of_one_look_are_one_message(bench: Bench, receiver: Receiver) -> None:
+    async def main(service: Service) -> None:
+        rules = ["nan -> notify", "loss > 0.9 -> notify"]
+        job_id = await submitted(bench, alarm=rules, notify=receiver.url)
+        await until(bench, lambda info: len(info.alarms) == 2)
+        bench.runtime.end(job_id)
+        await bench.until("one", State.SUCCEEDED)
+        await eventually(lambda: any(each["event"] == "ended" for each in receiver.got))
+        told = [each for each in receiver.got if each["event"] == "alarm"]
+        assert len({each["id"] for each in told}) == len(told)
+        assert len(told[-1]["attention"]) == 2
+
+    run(bench, main)
+
+
 def test_a_rule_acts_once_also_over_a_restart_of_the_server(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server():
@@ -125,6 +145,105 @@ def test_an_attempt_that_ends_between_two_looks_is_looked_at(bench: Bench) -> No
         info = await bench.until("one", State.SUCCEEDED)
         assert [each.sentence for each in info.alarms] == [NAN.format("stop")]
         assert bench.runtime.stopped == []
+
+    run(bench, main)
+
+
+def test_a_job_whose_script_logs_an_infinite_step_ends(bench: Bench) -> None:
+    async def main(service: Service) -> None:
+        job = await bench.submit(name="one", alarm="loss rises for 200 steps -> stop")
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job.id, 1, 0))
+        for step in (1.0, math.inf):
+            line = metric_lines(0, step, {"loss": 0.5})[0]
+            log.write(line.decode().strip(), rank="-", stream="metrics")
+        bench.runtime.end(job.id)
+        await bench.until("one", State.SUCCEEDED)
+
+    run(bench, main)
+
+
+def test_a_job_whose_log_cannot_be_read_ends(bench: Bench) -> None:
+    async def main(service: Service) -> None:
+        job = await bench.submit(name="one", alarm="nan -> stop")
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        directory = log_dir(bench.settings().data_dir / "jobs" / job.id, 1, 0)
+        directory.parent.mkdir(parents=True)
+        directory.symlink_to(directory)  # to list it is an OSError
+        bench.runtime.end(job.id)
+        await bench.until("one", State.SUCCEEDED)
+
+    run(bench, main)
+
+
+def test_the_end_does_not_wait_for_a_look_that_takes_long(
+    bench: Bench, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds(alarm_watch, END_S=0.1)
+    may_read = asyncio.Event()
+
+    async def main(service: Service) -> None:
+        is_looking = asyncio.Event()
+
+        async def slow_look(job: JobInfo, alarms: Alarms) -> list[Finding]:
+            is_looking.set()
+            await may_read.wait()
+            return []
+
+        # a disk that is slow for as long as the test wants
+        monkeypatch.setattr(service.metrics, "alarms", slow_look)
+        job_id = await submitted(bench, alarm="nan -> stop")
+        while not is_looking.is_set():
+            await looks_go_on(bench, times=1)
+        bench.runtime.end(job_id)
+        await bench.until("one", State.SUCCEEDED)
+        may_read.set()
+
+    run(bench, main)
+
+
+def test_the_pause_after_a_look_that_took_long_has_a_bound(bench: Bench, bounds: Bounds) -> None:
+    bounds(alarm_watch, PAUSE_TIMES=1e9)
+
+    async def main(service: Service) -> None:
+        job = await bench.submit(name="one", alarm="nan -> notify")
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job.id, 1, 0))
+        log.write("step 1/9 loss=1", at=1.0)
+        await looks_go_on(bench)
+        log.write("step 2/9 loss=nan", at=2.0)
+        log.write("step 3/9 loss=nan", at=3.0)
+        log.write("step 4/9 loss=nan", at=4.0)
+        await until(bench, is_raised)
+
+    run(bench, main)
+
+
+def test_an_attempt_that_fails_by_itself_is_not_ended_by_a_look_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the attempt waits for its log while the time of the next look comes."""
+    may_end = asyncio.Event()
+
+    async def main(service: Service) -> None:
+        at_end = service.metrics.at_end
+
+        async def slow_at_end(job: JobInfo) -> Seen:
+            await may_end.wait()
+            return await at_end(job)
+
+        # a disk that is slow for as long as the test wants
+        monkeypatch.setattr(service.metrics, "at_end", slow_at_end)
+        job_id = await submitted(bench, alarm="nan -> stop")
+        bench.runtime.end(job_id, Reason.EXIT_CODE, "rank 1 ended with exit code 1")
+        await looks_go_on(bench)
+        may_end.set()
+        info = await bench.until("one", State.FAILED)
+        assert info.reason is Reason.EXIT_CODE
+        assert [each.sentence for each in info.alarms] == [NAN.format("stop")]
 
     run(bench, main)
 

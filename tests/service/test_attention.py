@@ -129,7 +129,7 @@ def test_the_end_does_not_wait_for_a_log_that_takes_long(
     bench: Bench, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it shows is found when somebody asks for the job."""
-    bounds(job_metrics, _END_S=0.1)
+    bounds(job_metrics, END_S=0.1)
     may_read = threading.Event()
 
     async def main(service: Service) -> None:
