@@ -3,7 +3,9 @@ the learning rates and the norms."""
 
 from __future__ import annotations
 
+import _thread
 import os
+import sys
 import time
 
 from client_lib.worker.rank_runner.device_values import DeviceValues
@@ -52,7 +54,9 @@ class OptimizerSteps:
         self._values = DeviceValues(torch)
         self._norms = Norms(torch)
         self._outer = 0
-        """Identity of the optimizer that steps now; 0: none does."""
+        """Identity of the optimizer that steps now, or whose step has raised; 0: none does."""
+        self._thread = 0
+        """The thread of that step."""
         self._stepped: set[int] = set()
         """The optimizers that have stepped in this iteration."""
         self._width = 1
@@ -85,9 +89,12 @@ class OptimizerSteps:
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer begins a step."""
-        if self._outer not in (0, id(optimizer)) or self._is_captured():
+        if (self._outer and self._is_stepping()) or self._is_captured():
             return
+        if self._outer:  # its step has raised: what this iteration has collected is not whole
+            self._collects = False
         self._outer = id(optimizer)
+        self._thread = _thread.get_ident()
         self._is_first = not self._stepped or _key(optimizer) in self._stepped
         if self._is_first:
             self._end_iteration()
@@ -123,6 +130,12 @@ class OptimizerSteps:
         """Send the last step, at the end of the process."""
         if self._count > self._sent:
             self._send_values(self._count, {}, self._step_time())
+
+    def _is_stepping(self) -> bool:
+        """True while the outer step is on the stack of its thread, under the step that begins. No
+        hook tells of a step that raises."""
+        own = 1 if self._thread == _thread.get_ident() else 0
+        return _steps_on_stack(sys._current_frames().get(self._thread)) > own
 
     def _is_captured(self) -> bool:
         """True while a CUDA graph is recorded, which must have nothing of ours."""
@@ -250,6 +263,18 @@ class OptimizerSteps:
             pass
         finally:
             os.close(fd)
+
+
+def _steps_on_stack(frame: Any) -> int:
+    """Number of optimizers' steps in the calls up to `frame`. torch wraps each method `step` in a
+    function that calls the hooks and the method."""
+    names = vars(sys.modules["torch.optim.optimizer"])
+    count = 0
+    while frame is not None:
+        if frame.f_globals is names and frame.f_code.co_name == "wrapper":
+            count += 1
+        frame = frame.f_back
+    return count
 
 
 def _key(optimizer: Any) -> int:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,33 @@ def test_an_optimizer_inside_another_one_is_a_part_of_it(
     finally:
         torch.distributed.destroy_process_group()
     assert steps_of(sent()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_steps_after_one_that_raises_are_counted(torch: Any, sent: Sent, in_thread: bool) -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            raise MemoryError("out of memory")
+
+    model = torch.nn.Linear(4, 2)
+    kept = Failing(model.parameters(), lr=0.1)  # its identity is not used again
+
+    def fail() -> None:
+        with pytest.raises(MemoryError):
+            trained(torch, kept, model, 1)
+
+    smaller = torch.optim.SGD(model.parameters(), lr=0.2)
+    trained(torch, smaller, model, 1)
+    if in_thread:
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    else:
+        fail()
+    trained(torch, smaller, model, 2)
+    found = sent()
+    assert steps_of(found) == [1, 2, 3]
+    assert {values["optim/lr"] for values in found} == {0.2}
 
 
 def test_a_resumed_optimizer_goes_on_with_its_steps(torch: Any, sent: Sent) -> None:
