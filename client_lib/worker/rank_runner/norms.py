@@ -15,6 +15,8 @@ _SHARDED_BY = ("deepspeed", "megatron.core", "fairscale")
 """Libraries whose optimizers have parts of the parameters, as plain tensors."""
 _SHARDED_MARKS = ("_fsdp_flattened", "ds_id")
 """Attributes of parameters of which a rank has a part."""
+_DEVICES = ("cpu", "cuda")
+"""Types of the devices on which norms are computed."""
 
 
 class Norms:
@@ -54,20 +56,26 @@ class Norms:
                 self._parameters.append(self._norm(with_gradient))
         self._cost_s += time.perf_counter() - begun
 
+    def close(self) -> None:
+        """An optimizer has stepped whose norms cannot be computed: this iteration has none."""
+        self._is_open = False
+
     def finish(self) -> dict[str, Any]:
         """The norms by their names, as tensors; {}: they are not computed in this iteration."""
-        if not self._is_open:
-            return {}
-        self._is_open = False
         begun = time.perf_counter()
+        values = self._all_norms() if self._is_open else {}
+        self._is_open = False
+        now = time.perf_counter()
+        cost_s = self._cost_s + now - begun
+        self._due = max(self._due, now + cost_s / NORMS_SHARE)
+        return values
+
+    def _all_norms(self) -> dict[str, Any]:
         with self._torch.no_grad():
-            values = {
+            return {
                 "optim/grad_norm": self._joined(self._gradients),
                 "optim/param_norm": self._joined(self._parameters),
             }
-        now = time.perf_counter()
-        self._due = now + (self._cost_s + now - begun) / NORMS_SHARE
-        return values
 
     def _is_watched(self) -> bool:
         """True if the script counts or records the operations of torch."""
@@ -78,8 +86,8 @@ class Norms:
         torch = self._torch
         if any(name in sys.modules for name in _SHARDED_BY):
             return False
-        device = gradients[0].device
-        if device.type not in ("cpu", "cuda"):
+        device = (self._gradients or gradients)[0].device
+        if device.type not in _DEVICES:
             return False
         plain = (torch.Tensor, torch.nn.Parameter)
         for tensor in [*parameters, *gradients]:

@@ -112,9 +112,8 @@ class OptimizerSteps:
         if self._is_first:
             self._note_step(optimizer)
         if self._collects:
-            # gradients that a closure has made are there only now; Nesterov's momentum changes them
-            if _has_closure(args, kwargs) and not optimizer.defaults.get("nesterov"):
-                self._norms.add(optimizer)
+            if _has_closure(args, kwargs):
+                self._add_norms_after(optimizer)
             self._rates += [group.get("lr") for group in optimizer.param_groups]
             if len(self._stepped) >= self._width:
                 self._send()
@@ -130,6 +129,13 @@ class OptimizerSteps:
         """Send the last step, at the end of the process."""
         if self._count > self._sent:
             self._send_values(self._count, {}, self._step_time())
+
+    def _add_norms_after(self, optimizer: Any) -> None:
+        """Compute the norms after the step: gradients that a closure makes are not there before."""
+        if optimizer.defaults.get("nesterov"):  # the momentum has changed the gradients
+            self._norms.close()
+        else:
+            self._norms.add(optimizer)
 
     def _is_stepping(self) -> bool:
         """True while the outer step is on the stack of its thread, under the step that begins. No

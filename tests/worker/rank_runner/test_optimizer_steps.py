@@ -272,6 +272,55 @@ def test_a_part_of_the_parameters_has_no_norm(torch: Any, sent: Sent, mark: str)
     assert not any("norm" in name for values in found for name in values)
 
 
+def test_optimizers_on_two_devices_have_no_norm(
+    torch: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # "meta" is the one other device that each machine has
+    monkeypatch.setattr(norms, "_DEVICES", ("cpu", "meta"))
+    models = [torch.nn.Linear(4, 2, device=device) for device in ("cpu", "meta")]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(3):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(torch.randn(8, 4, device=model.weight.device)).sum().backward()
+            optimizer.step()
+    found = sent()
+    assert steps_of(found) == [1, 2, 3]
+    # the first line is sent before it is known that there is a second optimizer
+    assert not any("norm" in name for values in found[1:] for name in values)
+
+
+def test_norms_that_are_not_shown_cost_as_much_as_others(torch: Any, bounds: Bounds) -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    weight.grad = torch.ones(4)
+    table = torch.nn.Parameter(torch.ones(4))
+    table.grad = torch.ones(4).to_sparse()
+    observed = norms.Norms(torch)
+    bounds(norms, NORMS_SHARE=1e-9)
+    for parameters in ([weight, table], [weight]):  # a sparse gradient has no norm
+        observed.begin()
+        for each in parameters:
+            observed.add(torch.optim.SGD([each], lr=0.1))
+        assert observed.finish() == {}
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_nesterov_with_a_closure_has_no_norm(torch: Any, sent: Sent, nesterov: bool) -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    found = sent()
+    assert steps_of(found) == [1, 2, 3]
+    assert all(("optim/grad_norm" in values) != nesterov for values in found)
+
+
 def test_sparse_gradients_have_no_norm(torch: Any, sent: Sent) -> None:
     model = torch.nn.Embedding(5, 2, sparse=True)
     optimizer = torch.optim.SparseAdam(model.parameters())
