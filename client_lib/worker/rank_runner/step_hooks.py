@@ -1,8 +1,8 @@
 """Lets the steps of all optimizers be seen, by torch's own hooks.
 
-Nothing of the script changes: a hook reads, and an exception in it switches the hooks of this rank
-off, with one line. While torch compiles, a hook returns at once: the compiler reads it, too, and
-must find nothing that interrupts a graph.
+Nothing of the script changes: a hook reads, and an exception in a hook switches the hooks of this
+rank off, with one line. While torch compiles, a hook returns at once: the compiler traces the hook,
+too, and code that the compiler cannot trace would interrupt the graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ class _Observation:
             if self.steps is not None:
                 getattr(self.steps, name)(*args)
         except Exception as error:  # noqa: BLE001  (it must not reach the script)
-            self.is_off = True
+            self.end(error)
+
+    def end(self, error: Exception) -> None:
+        """Switch the hooks off, with one line."""
+        self.is_off = True
+        if not _is_of_gpu(error):
             _tell(error)
 
     def _begin(self) -> None:
@@ -48,6 +53,12 @@ class _Observation:
         if is_observed:
             load_late_modules()
             self.steps = OptimizerSteps(sys.modules["torch"])
+
+
+def _is_of_gpu(error: Exception) -> bool:
+    """True if an earlier operation of the script has failed on a GPU. CUDA reports such an error to
+    the next call, whoever makes it, and again to each call after it: the script gets the error."""
+    return str(error).startswith(("CUDA error", "HIP error"))
 
 
 def _tell(error: Exception) -> None:
@@ -63,6 +74,13 @@ _OBSERVATION = _Observation()
 
 def observe_optimizers(torch: Any) -> None:
     """Register the hooks. Nothing if this torch has none, or the job is not observed."""
+    try:
+        _register_hooks(torch)
+    except Exception as error:  # noqa: BLE001  (the script's import of torch would raise it)
+        _OBSERVATION.end(error)
+
+
+def _register_hooks(torch: Any) -> None:
     optimizer = sys.modules.get("torch.optim.optimizer")
     register_before = getattr(optimizer, "register_optimizer_step_pre_hook", None)
     register_after = getattr(optimizer, "register_optimizer_step_post_hook", None)

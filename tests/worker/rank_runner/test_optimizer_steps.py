@@ -114,7 +114,7 @@ def test_a_loop_shows_steps_rates_and_norms(torch: Any, sent: Sent) -> None:
     assert steps_of(found) == [1, 2, 3, 4, 5]
     assert {values["optim/lr"] for values in found} == {0.1}
     assert "train/step_time" not in found[0]
-    assert all(0 < values["train/step_time"] < 1 for values in found[1:])
+    assert all(values["train/step_time"] > 0 for values in found[1:])
     assert found[0]["optim/param_norm"] == pytest.approx(before)
     gradients = [each.grad for each in model.parameters()]
     assert found[-1]["optim/grad_norm"] == pytest.approx(
@@ -343,6 +343,8 @@ def test_half_precision_has_a_norm_in_single_precision(torch: Any, sent: Sent) -
     assert values["optim/param_norm"] == pytest.approx(8**0.5)
 
 
+NOT_OBSERVED = "client_lib: the steps of this rank are not observed any more"
+
 SCRIPTS = {
     "sgd": """
 import torch
@@ -401,17 +403,27 @@ def test_a_script_prints_and_computes_the_same(name: str, lines: Lines, tmp_path
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("odd state", True),
+        ("CUDA error: an illegal memory access", False),  # of the script, whose next call raises it
+    ],
+)
 def test_an_error_of_the_hooks_is_one_line_and_none_of_the_script(
-    lines: Lines, tmp_path: Path
+    lines: Lines, tmp_path: Path, error: str, told: bool
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import torch\n"
+        "class State(dict):\n"
+        "    def values(self):\n"
+        f"        raise RuntimeError({error!r})\n"
         "class Odd(torch.optim.Optimizer):\n"
         "    def __init__(self, parameters):\n"
         "        super().__init__(parameters, {'lr': 0.1})\n"
         "    def step(self):\n"
-        "        self.state = None\n"
+        "        self.state = State()\n"
         "model = torch.nn.Linear(2, 2)\n"
         "optimizer = Odd(model.parameters())\n"
         "for step in range(3):\n"
@@ -426,6 +438,32 @@ def test_an_error_of_the_hooks_is_one_line_and_none_of_the_script(
         timeout=100,
     )
     assert (run.returncode, run.stdout) == (0, "ended\n")
-    told = run.stderr.splitlines()
-    assert len(told) == 1, run.stderr
-    assert told[0].startswith("client_lib: the steps of this rank are not observed any more (")
+    ours = [line for line in run.stderr.splitlines() if line.startswith("client_lib: ")]
+    assert ours == ([f"{NOT_OBSERVED} (RuntimeError: {error})"] if told else [])
+    assert lines.read() == []
+
+
+@pytest.mark.process
+def test_a_torch_that_refuses_the_hooks_is_imported(lines: Lines, tmp_path: Path) -> None:
+    optim = tmp_path / "torch" / "optim"
+    optim.mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "import torch.optim.optimizer\nclass compiler:\n    is_compiling = bool\n"
+    )
+    (optim / "__init__.py").write_text("")
+    (optim / "optimizer.py").write_text(
+        "def register_optimizer_step_pre_hook(hook):\n"
+        "    raise TypeError('no hooks')\n"
+        "register_optimizer_step_post_hook = register_optimizer_step_pre_hook\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nprint('ended')\n")
+    run = subprocess.run(
+        [sys.executable, str(RUNNER), str(script)],
+        env={**os.environ, "CLIENT_LIB_METRICS": str(lines.path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (run.returncode, run.stdout) == (0, "ended\n"), run.stderr
+    assert run.stderr == f"{NOT_OBSERVED} (TypeError: no hooks)\n"
