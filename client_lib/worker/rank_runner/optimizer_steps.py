@@ -43,8 +43,8 @@ class OptimizerSteps:
     iteration, and iterations are counted. An optimizer is known by its first parameter: DeepSpeed
     steps one optimizer several times, each time for other parameters.
 
-    A step that GradScaler skips is none. An optimizer that steps inside another one's step, such as
-    in ZeroRedundancyOptimizer, is a part of that one.
+    A step that GradScaler skips is not counted. A step inside the step of another optimizer, such
+    as ZeroRedundancyOptimizer, is a part of that step.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -149,8 +149,8 @@ class OptimizerSteps:
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     def _is_skipped(self, found_inf: Any) -> bool:
-        """True if GradScaler lets this step do nothing. It lets an optimizer skip a step by itself
-        that has its own kernel for that; on a GPU, the step is counted and subtracted later."""
+        """True if GradScaler lets this step do nothing. A fused optimizer skips the step in its
+        own kernel; on a GPU, such a step is counted and subtracted later."""
         if found_inf is None:
             return False
         if not found_inf.is_cuda:

@@ -11,8 +11,8 @@ _LAG_MAX = 2
 
 
 def planned_steps(scheduler: Any, step: int) -> int | None:
-    """The last step that a scheduler plans, when `step` is done; None: it does not tell, or does
-    not step with the optimizer, as one that steps once an epoch."""
+    """The last step that a scheduler plans, when `step` is done; None: the scheduler does not tell,
+    or does not step with the optimizer, such as a scheduler that steps once in an epoch."""
     total = _total(scheduler)
     done = getattr(scheduler, "last_epoch", None)
     if not isinstance(total, int) or not isinstance(done, int) or total < step:
