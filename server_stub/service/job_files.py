@@ -2,9 +2,9 @@
 their folders.
 
 The Attempt for a runtime is made from them. A lost database is rebuilt from headings and requests
-in the request log, `job.json` in the folder of each job that has ended or was restarted, and
-`stop.json` in the folder of a job that was ordered to stop. A job that has not ended is given to
-the runtime, which finds the job's attempt again and reports the end.
+in the request log, `job.json` in the folder of each job that has ended, was restarted or has
+alarms, and `stop.json` in the folder of a job that was ordered to stop. A job that has not ended is
+given to the runtime, which finds the job's attempt again and reports the end.
 """
 
 import asyncio
@@ -44,8 +44,15 @@ LOST = "lost are their events, and the idempotency keys of deleted jobs"
 REMOVED = ".removed"
 _JOB = "job.json"
 _STOP = "stop.json"
-# fields of a JobInfo about its retries
-_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry", "last_good")
+# fields of a JobInfo about its retries and alarms, which a rebuilt row keeps
+_KEPT = (
+    "infrastructure_retries",
+    "retries_from",
+    "furthest_step",
+    "retry",
+    "last_good",
+    "alarms",
+)
 _ID = re.compile(r"[0-9a-f]{32}")
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
 
@@ -157,11 +164,15 @@ class JobFiles:
     # --- notes of ends
 
     async def note(self, row: JobRow) -> None:
-        """Write the end or the restart of a job, or the order that ends it, into its folder, before
-        its row is stored: a job that was cancelled must not start again with a rebuilt row, also
-        after a loss of power. A full disk only makes the row harder to rebuild."""
+        """Write the end or the restart of a job, the order that ends it, or alarms that gave no
+        order, into its folder, before its row is stored: a job that was cancelled must not start
+        again with a rebuilt row, also after a loss of power. A full disk only makes the row harder
+        to rebuild."""
         ends = row.stop is not None and not json.loads(row.stop)["retry"]
-        if row.state.final or row.state is State.RESTARTING or ends:
+        # an order to retry is not noted, and so its alarm must be found again
+        runs = row.stop is None and row.state is State.RUNNING
+        tells = runs and bool(json.loads(row.info)["alarms"])
+        if row.state.final or row.state is State.RESTARTING or ends or tells:
             await asyncio.to_thread(self.room.spare.run, self._note, row)
 
     def _note(self, row: JobRow) -> None:
@@ -243,7 +254,7 @@ class JobFiles:
         if noted:
             shown |= {
                 "attempt": max(info.attempt, noted.attempt),
-                **{name: getattr(noted, name) for name in _COUNTS},
+                **{name: getattr(noted, name) for name in _KEPT},
             }
         stop = None
         with contextlib.suppress(OSError, ValueError):
@@ -259,8 +270,8 @@ def _new(
 
 
 def _noted(folder: Path) -> JobInfo | None:
-    """Read the job as it was at its end or its newest restart; None: the job has neither ended nor
-    been restarted."""
+    """Read the job as it was at its end, its newest restart or its newest alarm; None: it has had
+    none of these."""
     try:
         info = JobInfo.model_validate_json((folder / _JOB).read_bytes())
     except (OSError, ValueError):

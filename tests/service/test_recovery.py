@@ -25,6 +25,7 @@ from server_stub.service import JobFilters
 from tests.kit.examples import examples
 from tests.kit.waiting import eventually
 from tests.service.bench import ANN, Bench
+from tests.service.test_alarms import alarm_events, is_raised, looks_go_on, submitted, until
 from tests.service.test_damage import in_state
 
 BOUNDED = settings(
@@ -248,6 +249,24 @@ def test_a_cancelled_job_does_not_start_again_with_a_rebuilt_row(bench: Bench) -
         async with bench.recovered():
             for name in ("one", "two"):
                 await bench.until(name, State.CANCELLED)
+
+    asyncio.run(run())
+
+
+def test_an_alarm_is_not_told_again_after_the_loss_of_the_database(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job_id = await submitted(bench, alarm="nan -> notify")
+            before = await until(bench, is_raised)
+        lose(bench)
+        bench.runtime.attempts.clear()
+        async with bench.recovered():
+            await eventually(lambda: job_id in bench.runtime.attempts)
+            bench.runtime.runs(job_id)
+            await bench.until("one", State.RUNNING)
+            await looks_go_on(bench)
+            assert (await bench.info("one")).alarms == before.alarms
+            assert await alarm_events(bench) == []
 
     asyncio.run(run())
 
