@@ -189,9 +189,9 @@ class Job(Generic[R]):
             reason Alarm; `retry`: a new attempt, which max_retry counts, from the newest checkpoint
             before. A rule acts once in an attempt. At most 20 rules.
         notify: URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes
-            after a hang, and when a rule of `alarm` becomes true; in Slack's format to
-            hooks.slack.com and to a URL that begins with `slack+`. The URL is shown as `***`. None:
-            the URL of the profile.
+            after a hang, when a rule of `alarm` with `-> notify` becomes true, and when the script
+            calls `client_lib.alert`; in Slack's format to hooks.slack.com and to a URL that begins
+            with `slack+`. The URL is shown as `***`. None: the URL of the profile.
         grace_s: Seconds between SIGTERM and SIGKILL when the job is cancelled, another rank fails,
             or the job is pre-empted.
         elastic_min_workers: Number of workers with which a `pytorch_elastic` job continues; None or

@@ -476,8 +476,9 @@ class JobSpec(Strict):
     attempt. At most 20 rules."""
     notify: Annotated[Line, Bound(check_webhook)] | None = Field(default=None, repr=False)
     """URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a
-    hang, and when a rule of `alarm` becomes true; in Slack's format to hooks.slack.com and to a URL
-    that begins with `slack+`. The URL is shown as `***`. None: the URL of the profile."""
+    hang, when a rule of `alarm` with `-> notify` becomes true, and when the script calls
+    `client_lib.alert`; in Slack's format to hooks.slack.com and to a URL that begins with `slack+`.
+    The URL is shown as `***`. None: the URL of the profile."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL when the job is cancelled, another rank fails, or the job
     is pre-empted."""

@@ -20,9 +20,9 @@ class NoSuchStep(Exception):
 
 
 def go_back(folder: str, step: int, job: str) -> None:
-    """Move what is later than this step to a hidden folder in `folder`: checkpoints of later steps,
-    and those without a step that were changed later. A second call for the same job does nothing:
-    the job has begun by then. Raises NoSuchStep, OSError."""
+    """Move later checkpoints than the ones of `step` to a hidden folder in `folder`: checkpoints of
+    a later step, and checkpoints without a step that were changed later. A second call for the same
+    job does nothing: the job has begun by then. Raises NoSuchStep, OSError."""
     done = os.path.join(folder, "%s%d-%s" % (_LATER, step, job))
     if os.path.isdir(done):
         return
@@ -42,10 +42,10 @@ def go_back(folder: str, step: int, job: str) -> None:
 def go_back_before(
     folder: str, step: Optional[float], time: float, job: str, attempt: int
 ) -> Optional[str]:
-    """Move the checkpoints that were written after an alarm to a hidden folder in `folder`: those
-    of `step` or a later step, and those that were changed after `time`, in seconds since 1970.
-    `step` None: not known. Returns a sentence for people. A second call for the same attempt does
-    nothing, and returns None. Raises OSError."""
+    """Move the checkpoints that were written after the last good point to a hidden folder in
+    `folder`: each one whose step is `step` or later, and each one that was changed after `time`, in
+    seconds since 1970. `step` None: not known. Returns a sentence for people. A second call for the
+    same attempt does nothing, and returns None. Raises OSError."""
     done = os.path.join(folder, "%s%d-%s" % (_AFTER_ALARM, attempt, job))
     if os.path.isdir(done):
         return None
@@ -96,9 +96,9 @@ def _move(folder: str, later: List[Checkpoint], done: str, starts: List[Checkpoi
 
 
 def later_than(step: int, found: List[Checkpoint], starts: List[Checkpoint]) -> List[Checkpoint]:
-    """The checkpoints that a script might take for newer ones than `starts`, those of the step. A
-    model in the searched folder itself stays: a trainer writes it there for others to load.
-    """
+    """The checkpoints that a script might take for newer ones than `starts`, the checkpoints of
+    `step`. A model in the searched folder itself stays: a trainer writes it there for others to
+    load."""
     began = max(each.modified for each in starts)
 
     def is_later(each: Checkpoint) -> bool:

@@ -1,8 +1,8 @@
 """Evaluates the rules of a job (`alarm`) over the curves of its ranks, each point once. Pure.
 
 A rule is evaluated for each rank that has its metric, and is true when it is true for one of them.
-Spikes and trends are compared with the recent past of the same curve, by medians: single values
-far away change neither.
+Spikes and trends compare values with the recent past of the same curve, by medians: a few extreme
+values do not change a median.
 """
 
 from __future__ import annotations
@@ -38,30 +38,32 @@ _STEP_MAX = 1e18
 """Largest step of a point that is read: infinite and absurd ones break the sums."""
 
 RECENT = 100
-"""Values before a spike with which it is compared ..."""
+"""Number of values before a point with which the point is compared for a spike."""
 RECENT_MIN = 20
-"""... and the least number of these."""
+"""Least number of these values; a point with fewer is no spike."""
 FAR = 10.0
-"""A spike is above their median by more than this many times their usual distance from it, ..."""
+"""A spike is above the median of the recent values by more than this many times their standard
+deviation, which is estimated by the median distance from the median, ..."""
 FARTHER = 2.5
-"""... by more than this many times the largest such distance, ..."""
+"""... by more than this many times the distance of the largest recent value from the median, ..."""
 LEAST_JUMP = 0.1
-"""... and by more than this part of the median."""
+"""... and by more than this fraction of the median."""
 _DEVIATION = 1.4826
 """The standard deviation of normal values, as a multiple of their median distance."""
 
 PARTS = 20
-"""Parts of a span, whose medians show a trend ..."""
+"""Number of parts of a span. The medians of the values of each part show a trend."""
 PARTS_MIN = 8
-"""... and the least number of these that must have values."""
+"""Least number of parts with values; a span with fewer has no trend."""
 RISING = 0.8
-"""A curve rises if so many more pairs of parts rise than fall, as a part of all pairs ..."""
+"""A curve rises if Kendall's tau (`order`) of the medians is at least this, ..."""
 LEAST_RISE = 0.01
-"""... and if its last part is above its first by this part of it."""
+"""... and if the last median is above the first by more than this fraction of the first."""
 STILL = 1 / 3
-"""A curve stands still if the difference is no larger than this ..."""
+"""A curve stands still if Kendall's tau of the medians is at most this, without its sign, ..."""
 STILL_CHANGE = 0.001
-"""... or if it changes by no more than this part of its value."""
+"""... or if the last quarter of the medians differs from the first quarter by at most this fraction
+of the median."""
 _OF_PART_MAX = 1000
 """Most values of a part that are kept."""
 
@@ -81,7 +83,7 @@ class Mark(NamedTuple):
 
     step: float
     time: float
-    """Seconds since 1970, never less than of the point before."""
+    """Seconds since 1970, never less than the time of the point before."""
     value: float
     way: float
     """Steps since the first point, also where the script counts from 0 again."""

@@ -85,8 +85,8 @@ class AlarmWatch:
         self._of(active).has_ended = True
 
     async def last_look(self, active: ActiveJob) -> None:
-        """Look for what rules find in the whole logs of an attempt that has ended, if they can be
-        read in time. An error is logged: the job must end."""
+        """Evaluate the rules over the whole logs of an attempt that has ended, if the logs can be
+        read within `END_S`. An error is logged: the job must end."""
         if not (_is_watched(active) and active.info.state is State.RUNNING):
             return
         try:

@@ -175,9 +175,9 @@ def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) ->
 def note_alarm(
     status: JobStatus, alarm: RaisedAlarm, stop: Stop | None, now: datetime
 ) -> Decision | None:
-    """Decide on a rule of `alarm` that has become true, or an alert of the script; None: the
-    attempt does not run, is being stopped, or this was told of it. `stop`: the order that the rule
-    gives."""
+    """Decide on a rule of `alarm` that has become true, or an alert of the script. `stop`: the
+    order that the rule gives. None: the attempt does not run or is being stopped, its alarms have
+    this rule or alert already, or it has `ALARMS_MAX` alarms."""
     job = status.info
     acted = any(each.rule == alarm.rule for each in job.alarms)
     if job.state is not State.RUNNING or status.stop or acted or len(job.alarms) >= ALARMS_MAX:

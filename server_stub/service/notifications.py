@@ -1,5 +1,5 @@
-"""Sends a text to the webhook of a job (`notify`) when it ends, hangs or moves again, and when a
-rule of `alarm` has become true.
+"""Sends a text to the webhook of a job (`notify`) when it ends, hangs or moves again, at a rule of
+`alarm` with `-> notify`, and at an alert of its script.
 
 The notification of an end is stored with the final state, and removed when the receiver has
 accepted it, so a restart loses none. If the server crashes between the two, the receiver gets it
