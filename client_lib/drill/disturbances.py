@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from client_lib.drill.faults import FROZEN_S, Fault, Moment
-from client_lib.drill.runs import Run
+from client_lib.drill.runs import Process, Run
 from client_lib.drill.saves import Saves
 from client_lib.durable import allocate, free_bytes, size_of
+from client_lib.errors import ClientLibError, Conflict
 from client_lib.launcher_protocol.processes import number, parent
 
 _POLL_S = 0.005
@@ -51,41 +52,61 @@ def reach(run: Run, saves: Saves, moment: Moment, began_at: float) -> None:
 
 def disturb(fault: Fault, run: Run, saves: Saves, limit_s: float) -> None:
     """Carry the fault out. Raises TooLate."""
-    ranks = run.pids()
-    if not ranks:
-        raise TooLate(ENDED)
-    last = ranks[max(ranks)]
+    ranks = _ranks(run)
+    last = ranks[-1]
     if fault is Fault.TERM:
         run.cancel()
     elif fault is Fault.RANK:
-        _signal([last], signal.SIGKILL)
+        send([last], signal.SIGKILL)
     elif fault is Fault.FROZEN:
         _freeze(last)
     elif fault is Fault.WORKER:
-        launcher = parent(last)
-        if launcher is None or launcher <= 1:
-            raise TooLate("the launcher of the worker was not found")
-        _signal([launcher], signal.SIGKILL)
+        send([_launcher(last)], signal.SIGKILL)
     elif fault is Fault.DISK:
         _fill(run.place.folder, saves)
     else:
         if fault is Fault.SAVE:
             _await_save(run, saves, limit_s)
-        _signal(list(ranks.values()), signal.SIGKILL)
+        send(ranks, signal.SIGKILL)
 
 
-def _signal(pids: Sequence[int], signum: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signum)
+def _ranks(run: Run) -> list[Process]:
+    """The processes of the ranks, at least one. Raises TooLate."""
+    try:
+        ranks = run.processes()
+    except Conflict:  # the job does not run any more
+        ranks = []
+    except ClientLibError as why:
+        raise TooLate(f"the processes of the run are not known: {why}") from why
+    if not ranks:
+        raise TooLate(ENDED)
+    return ranks
 
 
-def _freeze(pid: int) -> None:
-    _signal([pid], signal.SIGSTOP)
+def _launcher(rank: Process) -> Process:
+    """The parent of a rank. Raises TooLate."""
+    pid = parent(rank.pid)
+    found = Process.running(pid or 0)
+    # checked last: the rank was alive when its parent was read
+    if pid is None or pid <= 1 or not rank.is_alive():
+        raise TooLate("the launcher of the worker was not found")
+    return found
+
+
+def send(processes: Sequence[Process], signum: int) -> None:
+    """Send a signal to the processes that still run."""
+    for process in processes:
+        if process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signum)
+
+
+def _freeze(process: Process) -> None:
+    send([process], signal.SIGSTOP)
     try:
         time.sleep(FROZEN_S)
     finally:
-        _signal([pid], signal.SIGCONT)
+        send([process], signal.SIGCONT)
 
 
 def _await_save(run: Run, saves: Saves, limit_s: float) -> None:

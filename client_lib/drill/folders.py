@@ -60,7 +60,8 @@ class Ground:
         self._script, self._working_dir = inside
 
     def place(self, name: str) -> RunPlace:
-        """Unpack the code into a new folder, or into an empty one of this name."""
+        """Unpack the code into a new folder, or into an empty one of this name. The records have a
+        new folder each time."""
         folder = self.base / name
         code = folder / "code"
         unpack(str(self._archive), str(code))
@@ -74,7 +75,7 @@ class Ground:
             code / self._working_dir,
             shlex.join(words),
             checkpoints,
-            self.base / "records" / name,
+            Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.base / "records")),
         )
 
 

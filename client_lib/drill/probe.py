@@ -230,6 +230,13 @@ def _when_torch_is_there(then: Callable[[Any], None]) -> None:
     builtins.__import__ = watched_import
 
 
+def _start_time() -> str:
+    """Start time of this process, as `launcher_protocol.processes` tells it (Linux)."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return fields[19].decode()
+
+
 def _begin() -> None:
     probe = _Probe(os.environ["CLIENT_LIB_DRILL"])
     began: List[bool] = []
@@ -244,7 +251,7 @@ def _begin() -> None:
 
     sys.addaudithook(probe.audit)
     _when_torch_is_there(install)
-    probe.write({"pid": probe.pid})
+    probe.write({"pid": probe.pid, "started": _start_time()})
 
 
 _begin()

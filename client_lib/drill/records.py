@@ -43,6 +43,8 @@ class RankRecords(NamedTuple):
     """Errors of the probe itself."""
     pid: int | None = None
     """The number of the process."""
+    started: str = ""
+    """Start time of the process, which with the number identifies it."""
 
 
 def parse(lines: Iterable[bytes]) -> RankRecords:
@@ -51,6 +53,7 @@ def parse(lines: Iterable[bytes]) -> RankRecords:
     paths: dict[str, set[str]] = {"saved": set(), "renamed": set(), "opened": set()}
     errors: list[str] = []
     pid: int | None = None
+    started = ""
     for line in lines:
         entry = _entry(line)
         if "weights_after" in entry:
@@ -59,10 +62,11 @@ def parse(lines: Iterable[bytes]) -> RankRecords:
             errors.append(str(entry["error"]))
         elif "pid" in entry:
             pid = int(entry["pid"])
+            started = str(entry["started"])
         for kind in paths.keys() & entry.keys():
             paths[kind].add(str(entry[kind]))
     found = {kind: frozenset(each) for kind, each in paths.items()}
-    return RankRecords(steps, errors=errors, pid=pid, **found)
+    return RankRecords(steps, errors=errors, pid=pid, started=started, **found)
 
 
 def _entry(line: bytes) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from client_lib.drill.values import Curves, Key, Points
 from client_lib.durable import make_private_folders
 from client_lib.errors import ClientLibError, Conflict
 from client_lib.job import Job
+from client_lib.launcher_protocol.processes import start_time
 from client_lib.spec.job import CheckpointParams, JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
@@ -47,6 +48,21 @@ installed: variables that libraries read at their import cost a run the warm poo
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
+class Process(NamedTuple):
+    """A process of this machine. Its number may be given to a foreign process when it has ended."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def running(cls, pid: int) -> Process:
+        """The process that has this number now."""
+        return cls(pid, start_time(pid) or "")
+
+    def is_alive(self) -> bool:
+        return start_time(self.pid) == self.started
+
+
 class Script(NamedTuple):
     """The facts that all runs of a drill have in common."""
 
@@ -65,7 +81,7 @@ class Run:
         self._records = place.records / name
         make_private_folders(str(self._records))
         (self._records / "probe.py").write_bytes((_HERE / "probe.py").read_bytes())
-        self._job = Job(**_fields(script, place, self._records, what), client=script.api)
+        self._job = Job(**fields(script, place, self._records, what), client=script.api)
         self._api = script.api
         self._lines = 0
         self._read_to = 0
@@ -112,12 +128,21 @@ class Run:
             self._lines += text.count(b'"weights_after"')
         return self._lines
 
-    def pids(self) -> dict[int, int]:
-        """The process of each rank that runs."""
-        found = {rank: records.pid for rank, records in self.records().items()}
+    def processes(self) -> list[Process]:
+        """The process of each rank that runs, in the order of the ranks. Raises ClientLibError: the
+        server does not know the processes."""
+        found = {
+            rank: Process(records.pid, records.started)
+            for rank, records in self.records().items()
+            if records.pid
+        }
         if not found:  # a command: the probe is not in it
-            found = {each.rank: each.processes[0].pid for each in self._job.stacks().ranks}
-        return {rank: pid for rank, pid in sorted(found.items()) if pid}
+            found = {
+                each.rank: Process.running(each.processes[0].pid)
+                for each in self._job.stacks().ranks
+                if each.processes
+            }
+        return [process for _, process in sorted(found.items()) if process.is_alive()]
 
     def records(self) -> dict[int, RankRecords]:
         """The records of each rank."""
@@ -186,8 +211,9 @@ def _why(info: JobInfo) -> str:
     return (text.strip().splitlines() or [""])[-1][:300]
 
 
-def _fields(script: Script, place: RunPlace, records: Path, what: str) -> dict[str, Any]:
-    """The fields of the job of a run: those of the user but for what a drill decides itself."""
+def fields(script: Script, place: RunPlace, records: Path, what: str) -> dict[str, Any]:
+    """The fields of the job of a run: the fields of the user, except for the ones that a drill
+    decides itself."""
     spec = script.spec
     given = {name: getattr(spec, name) for name in spec.model_fields_set}
     params = (spec.checkpoint_params or CheckpointParams()).model_dump()
@@ -206,6 +232,7 @@ def _fields(script: Script, place: RunPlace, records: Path, what: str) -> dict[s
         "max_retry": None,
         "max_infrastructure_retry": 0,
         "outputs": [],
+        "alarm": [],
         **dict.fromkeys(("name", "after", "checkpoint_from", "notify", "retry_on")),
         **dict.fromkeys(("retry_reset_steps", "health_params")),
         "hang_action": "report",
