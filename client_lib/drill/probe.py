@@ -48,7 +48,7 @@ class _Probe:
         os.write(self.file, (json.dumps(entry) + "\n").encode("utf-8", "backslashreplace"))
 
     def path(self, kind: str, path: Any) -> None:
-        """Tell of a path, once; files of the launcher are none of the script's."""
+        """Write a path, once, unless the file belongs to the launcher."""
         told = self.told[kind]
         path = os.path.abspath(os.fsdecode(path))
         if path not in told and len(told) < _PATHS and not path.startswith(self.own):
@@ -119,6 +119,7 @@ class _Probe:
             self.optimizer = optimizer
         if self.optimizer is not optimizer:
             return
+        self.record = {}  # an error below must not leave the record of the step before
         self.record = {
             "weights": self._digest(self._weights()),
             "state": self._state(),
@@ -130,9 +131,12 @@ class _Probe:
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         if self.optimizer is not optimizer:
             return
+        # only now: a closure, such as Lightning's, makes the batch and the gradients in the step
+        batch, self.batch = self.batch, None
+        if not self.record:
+            return
         weights = self._weights()
-        # only now: a closure, such as Lightning's, makes both within the step
-        self.record["batch"] = self.batch
+        self.record["batch"] = batch
         self.record["gradients"] = self._digest(
             [each.grad for each in weights if each.grad is not None]
         )
@@ -140,7 +144,6 @@ class _Probe:
         self.record["state_after"] = self._state()
         self.record["time"] = time.time()
         self.write(self.record)
-        self.batch = None
 
     # --- digests
 

@@ -26,7 +26,11 @@ if begin:
     optimizer.load_state_dict(state["optimizer"])
     if "random" not in how:
         torch.set_rng_state(state["random"])
+import random
+getstate = random.getstate
 for step in range(begin, end):
+    if "error" in how:
+        random.getstate = getstate if step != 1 else lambda: 1 / 0
     def closure():
         optimizer.zero_grad()
         batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
@@ -76,3 +80,11 @@ def test_lost_random_numbers_are_seen(tmp_path: Path, how: str) -> None:
     resumed = run(tmp_path, how, 2, 4)
     found = compare(whole.steps[:3], resumed.steps, whole.steps, whole.steps)
     assert found == Restored(2, 3, (StatePart.RANDOM,))
+
+
+def test_a_step_that_the_probe_could_not_read_is_left_out(tmp_path: Path) -> None:
+    sound = run(tmp_path, "plain", 0, 3)
+    shutil.rmtree(tmp_path / "records-0-3")
+    found = run(tmp_path, "error", 0, 3)
+    assert any("ZeroDivisionError" in error for error in found.errors)
+    assert [step.batch for step in found.steps] == [sound.steps[0].batch, sound.steps[2].batch]
