@@ -1,6 +1,7 @@
 """The verdicts of a drill as a table, as sentences and as data. Pure."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 from client_lib.drill.judgement import DrillVerdict, Finding, Result
@@ -114,8 +115,18 @@ def _result_as_data(result: Result) -> dict[str, Any]:
         "verdict": result.verdict.value,
         "steps_lost": result.steps_lost,
         "time_lost_s": None if result.lost_s is None else round(result.lost_s, 3),
-        "first_difference": result.difference._asdict() if result.difference else None,
+        "first_difference": _difference_as_data(result.difference),
         "findings": [finding._asdict() for finding in result.findings],
         "notes": list(result.notes),
         "jobs": list(result.jobs),
+    }
+
+
+def _difference_as_data(found: Difference | None) -> dict[str, Any] | None:
+    """The fields; a number that JSON can't hold is a text, such as "nan" and "inf"."""
+    if found is None:
+        return None
+    return {
+        name: str(value) if isinstance(value, float) and not isfinite(value) else value
+        for name, value in found._asdict().items()
     }

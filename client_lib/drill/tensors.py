@@ -17,6 +17,7 @@ _CPU_S = 120
 _MEMORY = 16 * 2**30
 """Bytes of address space, beside four times the sizes of the files."""
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_KINDS = (*_TORCH, ".safetensors", ".distcp")
 _CHANCE = re.compile("rng|random", re.IGNORECASE)
 """Names of what may differ without consequence: generators that nobody uses any more."""
 _DEPTH = 20
@@ -29,6 +30,12 @@ class _Comparison:
         self.compared = 0
         self.differ: List[Tuple[str, float]] = []
         self.raw: List[str] = []
+
+    def missing(self, name: str) -> None:
+        """Count a file that only one checkpoint has; what is no checkpoint is left out."""
+        if name.endswith(_KINDS) and not _CHANCE.search(name):
+            self.compared += 1
+            self.differ.append((name, math.inf))
 
     def file(self, one: str, other: str, name: str) -> None:
         """Compare two files of the same name; what is no checkpoint is left out."""
@@ -171,10 +178,12 @@ def _limit(paths: List[str]) -> None:
 def main(one: str, other: str) -> None:
     _limit([one, other])
     comparison = _Comparison()
-    names = [name for name in _files(one) if name in set(_files(other))]
-    for name in names:
+    firsts, seconds = set(_files(one)), set(_files(other))
+    for name in sorted(firsts & seconds):
         shown = name or os.path.basename(one)
         comparison.file(_below(one, name), _below(other, name), shown)
+    for name in sorted(firsts ^ seconds):
+        comparison.missing(name)
     comparison.differ.sort(key=lambda each: -each[1])
     found = {
         "compared": comparison.compared,

@@ -48,6 +48,21 @@ def test_what_weights_only_refuses_is_compared_by_its_storages(torch: Any, tmp_p
     assert pair(torch, tmp_path, Code(), Code()) == Tensors(0, 0, [], [])
 
 
+def test_a_file_of_one_checkpoint_alone_differs(torch: Any, tmp_path: Path) -> None:
+    folders = tmp_path / "one", tmp_path / "other"
+    for folder in folders:
+        folder.mkdir()
+        torch.save({"w": torch.ones(3)}, folder / "model.pt")
+    for name in ("optimizer.pt", "rng_state_0.pth", "events.log"):
+        torch.save({"m": torch.ones(3)}, folders[0] / name)
+    for found in (
+        compare_tensors(sys.executable, *folders),
+        compare_tensors(sys.executable, *reversed(folders)),
+    ):
+        assert (found.compared, found.differ) == (2, 1)
+        assert list(found.largest) == [("optimizer.pt", float("inf"))]
+
+
 def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="can't be compared"):
         compare_tensors(sys.executable, tmp_path / "one.pt", tmp_path / "other.pt")
