@@ -30,10 +30,10 @@ _OUTPUT = re.compile(
 )
 """Options that name the place of outputs."""
 _NOT_THE_USERS = re.compile(
-    r"^/(dev|proc|sys)/|/(__pycache__|site-packages|dist-packages)/|/\.(cache|config/matplotlib|"
-    r"triton|nv|keras|matplotlib|ipython)/"
+    r"^/(dev|proc|sys)/|/(__pycache__|site-packages|dist-packages|torchinductor_\w+)/|"
+    r"/\.(cache|config/matplotlib|triton|nv|keras|matplotlib|ipython)/"
 )
-"""Caches of libraries, and what is no file."""
+"""Caches of libraries, devices, and files of the kernel."""
 
 
 class RunPlace(NamedTuple):
@@ -125,10 +125,18 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def outside(written: Iterable[str], base: Path) -> list[str]:
-    """The paths that belong to the user: neither below `base`, nor temporary, nor of a cache."""
-    ours = tuple(os.path.join(os.path.realpath(each), "") for each in (base, tempfile.gettempdir()))
+    """The paths that belong to the user: neither below `base` nor of a cache."""
     return sorted(
         path
         for path in set(written)
-        if not os.path.realpath(path).startswith(ours) and not _NOT_THE_USERS.search(path)
+        if not _is_below(path, base) and not _NOT_THE_USERS.search(path)
     )
+
+
+def is_temporary(path: str) -> bool:
+    """True if the path is in the folder of temporary files."""
+    return _is_below(path, Path(tempfile.gettempdir()))
+
+
+def _is_below(path: str, folder: Path) -> bool:
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from client_lib.drill import disturbances, judgement, restored, runs, values
 from client_lib.drill.disturbances import ENDED, TooLate
 from client_lib.drill.faults import FAULTS, Course, Fault, Moment, moment
-from client_lib.drill.folders import Ground, RunPlace, ground, outside
+from client_lib.drill.folders import Ground, RunPlace, ground, is_temporary, outside
 from client_lib.drill.judgement import DrillVerdict, Episode, Files, Result, Seen, Tensors, Whole
 from client_lib.drill.records import RankRecords
 from client_lib.drill.report import DrillReport
@@ -169,10 +169,10 @@ class _Rehearsal:
                 "has stopped after one undisturbed run",
                 hint="save below the working directory, or in CLIENT_LIB_CHECKPOINT_DIR",
             )
-        written = [
-            path for each in first.records.values() for path in (*each.opened, *each.renamed)
-        ]
-        return outside(written, self._at.base)
+        renamed = [path for each in first.records.values() for path in each.renamed]
+        opened = [path for each in first.records.values() for path in each.opened]
+        kept = [path for path in opened if not is_temporary(path)]
+        return outside([*renamed, *kept], self._at.base)
 
     def _begin(self, place: RunPlace, name: str, what: str) -> Run:
         run = Run(self._script, place, name, f"drill: {what}")

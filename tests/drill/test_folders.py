@@ -1,10 +1,11 @@
 """What a script may write to, and what counts as written elsewhere."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from client_lib.drill.folders import check_arguments, outside
+from client_lib.drill.folders import check_arguments, is_temporary, outside
 from client_lib.errors import InvalidRequest
 
 
@@ -48,3 +49,11 @@ def test_what_was_written_elsewhere_is_told() -> None:
         "/usr/lib/python3/site-packages/x/__pycache__/y.pyc",
     ]
     assert outside(written, Path("/base")) == ["/home/me/results.csv"]
+
+
+def test_a_checkpoint_in_the_temporary_folder_is_elsewhere() -> None:
+    base = Path(tempfile.gettempdir()) / "client-lib-drill-x"
+    checkpoint = f"{tempfile.gettempdir()}/last.pt"
+    assert outside([checkpoint, f"{base}/code/last.pt"], base) == [checkpoint]
+    assert is_temporary(checkpoint)
+    assert not is_temporary("/home/me/last.pt")
