@@ -35,6 +35,8 @@ _POINTS = 100_000
 """Points of each curve that are compared."""
 _STATE_EVERY_S = 0.2
 _COMPARE_S = 180.0
+_STOP_S = 30.0
+"""Seconds that the end of a cancelled run may take beside its grace."""
 _OFFLINE = {
     "wandb": {"WANDB_MODE": "offline"},
     "mlflow": {"MLFLOW_TRACKING_URI": "file:mlruns"},
@@ -111,9 +113,13 @@ class Run:
         with suppress(ClientLibError):
             self._job.wait(limit_s)
         if not self._job.info().state.final:
+            self.stop()
+
+    def stop(self) -> None:
+        """Cancel the job, and wait for its end: until then it writes into its folder."""
+        with suppress(ClientLibError):
             self._job.cancel()
-            with suppress(ClientLibError):
-                self._job.wait()
+            self._job.wait(self._job.spec.grace_s + _STOP_S)
 
     def cancel(self) -> None:
         """Stop the job as `client-lib cancel` does: SIGTERM, then SIGKILL after its grace."""
@@ -193,8 +199,7 @@ def ending(run: Run) -> Iterator[Run]:
     try:
         yield run
     except BaseException:
-        with suppress(ClientLibError):
-            run.cancel()
+        run.stop()
         raise
 
 

@@ -1,6 +1,9 @@
 """`client-lib drill`."""
 
-from typing import Annotated, Any
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer import Option
@@ -10,6 +13,8 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import CommandApp, TableOrJson
 from client_lib.cli.program import ExitCode
+
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 app = CommandApp()
 
@@ -47,7 +52,7 @@ def drill(
     from client_lib.drill import FAULTS, QUICK, rehearse, report
 
     described = submit_steps.job_of(ctx, connection, config, values)
-    with printer.progress("drill") as show:
+    with _unwinding(), printer.progress("drill") as show:
         found = rehearse(
             connection.api,
             described.job.spec,
@@ -65,3 +70,24 @@ def drill(
         if found.folder:
             printer.hint(f"the runs with a fault are kept: their jobs, and {found.folder}")
     return ExitCode.DONE if found.resumes else ExitCode.FAILED
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """SIGTERM and a closed terminal are exceptions in the block, as Ctrl-C is: the run is
+    cancelled, and the folders are removed. Later ones are ignored, so that they can't break that
+    off."""
+    # nohup makes a program ignore SIGHUP
+    taken = [signum for signum in _ENDING if signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, _unwind) for signum in taken}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _unwind(signum: int, _: object) -> NoReturn:
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + signum)
