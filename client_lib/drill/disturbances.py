@@ -18,6 +18,8 @@ from client_lib.errors import ClientLibError, Conflict
 from client_lib.launcher_protocol.processes import number, parent
 
 _POLL_S = 0.005
+_SAVE_POLL_S = 0.001
+"""Time between two looks for a save, whose middle is met."""
 _LOOK_S = 0.05
 """Time between two looks at the checkpoints, each of which lists a folder."""
 ENDED = "the run had ended before the fault"
@@ -29,9 +31,10 @@ class TooLate(Exception):
     """The run has ended before the fault; or there was nothing to disturb."""
 
 
-def reach(run: Run, saves: Saves, moment: Moment, began_at: float) -> None:
+def reach(run: Run, saves: Saves, moment: Moment, began_at: float, limit_s: float) -> None:
     """Wait for the moment. `began_at`: the start of the ranks, in seconds since 1970. Raises
     TooLate."""
+    until = time.monotonic() + limit_s
     looked_at = 0.0
     while True:
         now = time.monotonic()
@@ -47,6 +50,8 @@ def reach(run: Run, saves: Saves, moment: Moment, began_at: float) -> None:
             return
         if run.is_over():
             raise TooLate(ENDED)
+        if now > until:
+            raise TooLate(f"the run did not come to the moment of the fault in {limit_s:.0f} s")
         time.sleep(_POLL_S)
 
 
@@ -112,9 +117,13 @@ def _freeze(process: Process) -> None:
 def _await_save(run: Run, saves: Saves, limit_s: float) -> None:
     """Return when a checkpoint begins to change."""
     until = time.monotonic() + limit_s
-    while not saves.look():
-        if run.is_over() or time.monotonic() > until:
+    watched = [Saves(folder) for folder in saves.folders()]
+    while not any(each.look() for each in watched):
+        if run.is_over():
             raise TooLate(ENDED)
+        if time.monotonic() > until:
+            raise TooLate(f"no checkpoint has begun to change in {limit_s:.0f} s")
+        time.sleep(_SAVE_POLL_S)
 
 
 # --- disk full

@@ -57,8 +57,8 @@ class Moment(NamedTuple):
 
 
 def moment(fault: Fault, course: Course, part: float) -> Moment:
-    """A moment between two saves. `part`, from 0 to 1, chooses among the possible ones. The last
-    save is never before it where there are others: something must be left to do."""
+    """A moment behind a save, and before the next one or the end; at least one step is left to
+    make. `part`, from 0 to 1, chooses among the possible moments."""
     saves = _before_the_end(course)
     if fault in _AT_THE_NEXT_SAVE:
         saves = saves[:-1]

@@ -45,8 +45,6 @@ class Files(NamedTuple):
 
     newest: str = ""
     """The newest complete one when the run was interrupted; "": there was none."""
-    is_atomic: bool = True
-    """It was given its name by a rename, as the rest of its saves."""
     others: int = 0
     """Number of complete ones beside it."""
     cut: str = ""
@@ -61,7 +59,7 @@ class Tensors(NamedTuple):
     compared: int = 0
     """Number of tensors and numbers that were compared."""
     differ: int = 0
-    """Number of those that differ."""
+    """Number of the compared ones that differ."""
     largest: Sequence[tuple[str, float]] = ()
     """The largest differences, with the names of the tensors."""
     raw: Sequence[str] = ()
@@ -274,7 +272,7 @@ def _of_state(
     if is_anew or back is None or episode.resumed is None or not episode.resumed.succeeded:
         return []
     lost = back.lost
-    # rounded weights, such as those of a checkpoint in half precision, go on where they were
+    # rounded weights, as in a checkpoint in half precision, go on where they were
     if lost == (StatePart.WEIGHTS,) and compared.compared and compared.first is None:
         return []
     return [Finding(part.value, _SENTENCES[part]) for part in lost]

@@ -29,6 +29,9 @@ from client_lib.spec.states import State
 from client_lib.transport.api import Api
 
 _UNDISTURBED_LIMIT_S = 24 * 3600.0
+"""Seconds that an undisturbed run may take, with its time in the queue."""
+_QUEUE_LIMIT_S = 3600.0
+"""Seconds that a later run may wait for its start."""
 _LIMIT_S = 60.0
 """Seconds that a run may take beside three times the time of an undisturbed one."""
 _LOOK_S = 0.05
@@ -135,8 +138,15 @@ class _Rehearsal:
         place = self._at.place(name)
         saves = Saves(str(place.folder))
         run = self._begin(place, "whole", "undisturbed")
+        until = time.monotonic() + _UNDISTURBED_LIMIT_S
         with ending(run):
             while not run.is_over():
+                if time.monotonic() > until:
+                    raise Conflict(
+                        f"the undisturbed run {run.name} has not ended after "
+                        f"{_UNDISTURBED_LIMIT_S:g} s: it is {run.info.state}",
+                        hint="drill a shorter training, such as one with fewer steps",
+                    )
                 saves.look()
                 time.sleep(_LOOK_S)
         info = run.info
@@ -232,16 +242,17 @@ class _Rehearsal:
         files = self._left(fault, run, saves)
         resumed = self._begin(place, "resumed", f"{fault.value}, resumed")
         with ending(resumed):
+            _await_start(resumed)
             resumed.wait(limit_s)
         return self._ended(Episode(fault, run.seen(), resumed.seen(), files), saves, first)
 
     def _disturb(self, fault: Fault, run: Run, saves: Saves, then: Moment, limit_s: float) -> None:
         """Let the run come to the moment, disturb it, and wait for its end."""
-        while run.info.started_at is None:
-            if run.is_over():
-                raise TooLate(f"the run did not start: {run.seen().why}")
-            time.sleep(_LOOK_S)
-        disturbances.reach(run, saves, then, run.info.started_at.timestamp())
+        _await_start(run)
+        began = run.info.started_at
+        if began is None:
+            raise TooLate(f"the run did not start: {run.seen().why}")
+        disturbances.reach(run, saves, then, began.timestamp(), limit_s)
         self._disturbed_at = time.time()
         disturbances.disturb(fault, run, saves, limit_s)
         run.wait(limit_s)
@@ -255,7 +266,6 @@ class _Rehearsal:
         renamed = {path for each in run.records().values() for path in each.renamed}
         whole = [each for each in found if not each.missing]
         newest = whole[0] if whole else None
-        is_atomic = newest is None or is_renamed(str(saves.folder) + "/" + newest.path, renamed)
         earlier = [each for each in whole if newest and newest.modified - each.modified > 0.05]
         torn = ""
         if fault is Fault.SAVE and found:
@@ -265,7 +275,6 @@ class _Rehearsal:
             cut(f"{saves.folder}/{torn}")
         return Files(
             newest.path if newest else "",
-            is_atomic,
             len(earlier),
             torn,
             any(save.at >= self._disturbed_at for save in saves.seen),
@@ -303,3 +312,12 @@ class _Rehearsal:
             return runs.compare_tensors(self._script.python, one, other), []
         except Conflict as why:
             return Tensors(), [str(why)]
+
+
+def _await_start(run: Run) -> None:
+    """Wait for the start, or for the end of a run that can't start. Raises TooLate."""
+    until = time.monotonic() + _QUEUE_LIMIT_S
+    while run.info.started_at is None and not run.is_over():
+        if time.monotonic() > until:
+            raise TooLate(f"the run {run.name} has not started after {_QUEUE_LIMIT_S:g} s")
+        time.sleep(_LOOK_S)

@@ -50,6 +50,11 @@ class Saves:
         ]
         return sorted(written, key=lambda each: each.modified, reverse=True)
 
+    def folders(self) -> list[str]:
+        """The folders in which checkpoints were seen; before the first one the whole folder."""
+        paths = {os.path.join(self.folder, each.path) for each in self.seen}
+        return sorted({os.path.dirname(path) for path in paths}) or [self.folder]
+
     def times(self) -> list[float]:
         """The times of the saves, in seconds since 1970."""
         return moments([save.at for save in self.seen])

@@ -86,7 +86,7 @@ def test_a_failed_run_has_its_reason() -> None:
 
 
 def test_a_torn_checkpoint_is_the_fault_of_a_save_that_is_not_atomic() -> None:
-    torn = Files("last.pt", is_atomic=False, cut="last.pt")
+    torn = Files("last.pt", cut="last.pt")
     anew = judge(episode(seen(), Fault.SAVE, files=torn), UNDISTURBED)
     assert (anew.verdict, whats(anew)) == (DrillVerdict.NOT_RESUMED, ["save is not atomic"])
     failed = judge(episode(seen(succeeded=False), Fault.SAVE, files=torn), UNDISTURBED)

@@ -31,6 +31,17 @@ def test_a_save_counts_when_it_is_whole(tmp_path: Path) -> None:
     assert saves.times() == [5.0, 9.0]
 
 
+def test_the_folders_of_checkpoints_are_known(tmp_path: Path) -> None:
+    saves = Saves(str(tmp_path))
+    assert saves.folders() == [str(tmp_path)]
+    out = tmp_path / "code" / "out"
+    out.mkdir(parents=True)
+    whole(out / "a.safetensors", 1.0)
+    whole(out / "b.safetensors", 2.0)
+    assert saves.look()
+    assert saves.folders() == [str(out)]
+
+
 def test_files_of_one_save_are_one() -> None:
     assert moments([3.0, 1.0, 1.03, 1.06]) == [1.06, 3.0]
 
