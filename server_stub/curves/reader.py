@@ -246,7 +246,7 @@ class CurveReader:
         for worker in range(job.n_workers):
             with self._read(job, attempt, worker, until) as (tracker, _):
                 entries.append(_windows(tracker))
-                printed += tracker.printed() if worker == 0 else []
+                printed += tracker.reached() if worker == 0 else []
                 written += tracker.written
         return Marks(steps(entries, _ahead(job, attempt)), printed, written)
 

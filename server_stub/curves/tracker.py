@@ -121,10 +121,14 @@ class Tracker:
         return losses(self.curves())
 
     def printed(self) -> list[tuple[float, float]]:
-        """Times and steps of the curve of PROGRESS_OF with most points, else of their progress bar,
-        else of the optimizers.
-        """
-        return _marks_of(self._over_steps()) or self._marks() or _marks_of(self._of_optimizers())
+        """Times and steps of the curve of PROGRESS_OF with most points, else of their progress
+        bar."""
+        return _marks_of(self._over_steps()) or self._marks()
+
+    def reached(self) -> list[tuple[float, float]]:
+        """Times and steps that were printed, else of the optimizers, whose lines are up to 16 s
+        apart."""
+        return self.printed() or _marks_of(self._of_optimizers())
 
     def step(self) -> float | None:
         """Return the largest step in the metrics of PROGRESS_OF, else in their progress bars, else
@@ -133,7 +137,7 @@ class Tracker:
         steps = [step for curve in self._over_steps() for step in curve.steps if isfinite(step)]
         if steps:
             return max(steps)
-        return next((step for _, step in reversed(self.printed())), None)
+        return next((step for _, step in reversed(self.reached())), None)
 
     def _over_steps(self) -> list[Points]:
         """The curves over steps that PROGRESS_OF tell."""
@@ -308,17 +312,23 @@ class Tracker:
             self.count = sum(map(len, self.points.values()))
 
     def _has_place(self, source: str) -> bool:
-        """Return True if there is a place for one more curve; exact values may take the place of a
-        printed name that has no curve yet.
+        """Return True if there is a place for one more curve. What the script tells takes the place
+        of a curve of the optimizers; else exact values may take the place of a printed name that
+        has no curve yet.
         """
         if len(self.points) < _CURVES_MAX:
             return True
-        candidates = (
+        seen = (key for key, curve in self.points.items() if curve.source == OBSERVED)
+        begun = (
             key
             for key, curve in self.points.items()
             if len(curve) < LEAST and curve.source != METRICS
         )
-        key = next(candidates, None) if source == METRICS else None
+        key = None
+        if source not in (OBSERVED, USED):
+            key = next(seen, None)
+        if key is None and source == METRICS:
+            key = next(begun, None)
         if key is None:
             return False
         self.count -= len(self.points.pop(key))

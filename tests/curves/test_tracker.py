@@ -291,7 +291,8 @@ def test_steps_of_an_optimizer_are_the_steps_of_a_script_that_prints_none() -> N
         observed(tracker, float(step), step, loss_scale=2.0, **{"train/step": step})
     assert tracker.observed(5.0).metrics == {"loss_scale": 2.0, "train/step": 4.0}
     assert tracker.step() == 4
-    assert tracker.printed() == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert tracker.reached() == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert tracker.printed() == []  # too far apart for the steps of checkpoints
     assert tracker.first_steps() == "3 steps of an optimizer"
     assert tracker.curves()[0, "train/step"].axis == "step"
     assert tracker.losses() == []
@@ -308,6 +309,24 @@ def test_steps_of_an_optimizer_take_the_place_of_nothing_that_a_script_tells() -
     assert tracker.progress(0, 5.0).metrics == {"lr": 0.1}
     assert tracker.observed(5.0).metrics == {"train/step": 400.0}
     assert tracker.first_steps() == "3 values of lr"
+
+
+@pytest.mark.parametrize("posted", [False, True])
+def test_metrics_of_a_script_take_the_places_of_curves_of_optimizers(posted: bool) -> None:
+    tracker = Tracker(10**6)
+    names = [f"m{number}" for number in range(500)]
+    for step in range(4):
+        observed(tracker, float(step), step, lr=0.5, **{"train/step": step})
+    for name in names:
+        for step in range(3):
+            if posted:
+                line = metric_lines(0, step, {name: 0.5})[0].decode()
+                tracker.add(float(step), None, METRICS, "", line)
+            else:
+                tracker.add(float(step), 0, "stdout", "", f"step {step} loss_{name}=0.5")
+    observed(tracker, 4.0, 4, lr=0.5, **{"train/step": 4})
+    assert len(tracker.curves()) == 500
+    assert all(curve.source != OBSERVED for curve in tracker.points.values())
 
 
 @pytest.mark.parametrize(
