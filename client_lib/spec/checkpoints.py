@@ -51,7 +51,8 @@ class CheckpointPrune(Strict):
     """Number of steps whose checkpoints stay, in each folder below the job's directory for
     checkpoints. What has no step, what lacks something, and what a pointer names stays, too."""
     paths: Annotated[list[Text], up_to(MANY_MAX)] | None = None
-    """The others that are removed. None: none, and the answer has all of them."""
+    """Paths of the checkpoints to remove. None: nothing is removed; the answer lists all that could
+    be."""
 
 
 class EarlyCheckpoint(Lenient):

@@ -204,8 +204,8 @@ class Api:
     def prune_checkpoints(
         self, name: str, keep: int, only: list[str] | None = None, *, owner: str | None = None
     ) -> PrunedCheckpoints:
-        """Remove those checkpoints of steps before the last `keep` whose paths are in `only`; None:
-        none, and the answer tells which could go."""
+        """Remove checkpoints of steps before the last `keep`. `only`: paths of the checkpoints to
+        remove; None: nothing is removed, and the answer lists all that could be."""
         from client_lib.spec.checkpoints import CheckpointPrune, PrunedCheckpoints
 
         return self._call(

@@ -1,5 +1,4 @@
-"""Knows the value of one metric for each checkpoint of a job, so that the best one stays
-(`keep_best`).
+"""The value of one metric for each checkpoint of a job, so that the best one stays (`keep_best`).
 
 The values are read from what rank 0 prints and from the metrics of libraries. They lie in a hidden
 file beside the checkpoints: a later attempt, a job that gets a copy, and a removal by hand know

@@ -176,7 +176,8 @@ class CheckpointFiles(Protocol):
 
     async def prune(self, keep: int, only: Sequence[str] | None) -> Pruned:
         """Remove complete checkpoints of earlier steps than the last `keep` (see
-        `client_lib.checkpoints.surplus`): those that `only` names; None: none, they are told."""
+        `client_lib.checkpoints.surplus`). `only`: paths of the checkpoints to remove; None: nothing
+        is removed, and the answer lists all that could be."""
         ...
 
     def read(self, path: str) -> AsyncGenerator[bytes, None]:

@@ -205,8 +205,8 @@ class MetricsReader:
         return JobCheckpoints(job=job.name, checkpoints=found, complete=complete)
 
     async def seen_checkpoints(self, user: User, job: JobInfo) -> list[JobCheckpoint]:
-        """The same by the part of its logs that can be read at once; none where `checkpoints`
-        refuses."""
+        """The checkpoints that the part of its logs tells which can be read at once; none where
+        `checkpoints` refuses."""
         if not _is_observable(user, job):
             return []
         until = time.monotonic() + _PATIENCE_S
