@@ -611,13 +611,13 @@ class Job(Generic[R]):
 
         `folder` None: `./<job name>`. `pattern`: a glob such as `*.pt` or `out/**`; None: all.
         Files that are complete in `folder` are not fetched again, and an interrupted download
-        continues. `on_download`: called with the progress. A job that runs in place leaves its
-        files in its folder: only those that match its `outputs` are fetched, and a warning names
-        the folder.
+        continues; the download of a checkpoint starts anew. `on_download`: called with the
+        progress. A job that runs in place leaves its files in its folder: only the files that match
+        its `outputs` are fetched, and a warning names the folder.
 
         `checkpoint`: in place of the outputs the checkpoint of this step, `last`, `best` by
         `checkpoint_params.keep_best`, or `best:METRIC`; with all files of its step. Only where the
-        server sees the checkpoints, so not those of pods.
+        server sees the checkpoints, so not from pods.
 
         Raises InvalidRequest: something in `folder` is in the way; NotFound: a running job keeps
         replacing a file, or there is no such checkpoint; NotSupported: the server does not see it.

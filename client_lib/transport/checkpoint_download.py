@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from client_lib.checkpoints import step_of
 from client_lib.checkpoints.metric_values import MetricValues, best_of
+from client_lib.checkpoints.single_files import SUFFIXES
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
 from client_lib.launcher_protocol.archive import ArchiveRefused, unpack_stream
 from client_lib.spec.checkpoints import JobCheckpoint
@@ -43,7 +44,7 @@ def download(api: Api, info: JobInfo, which: str, folder: Path) -> list[Path]:
         raise NotFound(f"job {info.name} has no complete checkpoint")
     if word == "best":
         by = wanted(metric or _keep_best(info))
-        chosen = _best(complete, _values(api, info, by.metric), by)
+        chosen = best_checkpoint(complete, _values(api, info, by.metric), by)
     elif which == "last":
         chosen = complete[-1]
     else:
@@ -75,13 +76,32 @@ def _values(api: Api, info: JobInfo, metric: str) -> MetricValues:
     return values
 
 
-def _best(complete: Sequence[JobCheckpoint], values: MetricValues, by: Wanted) -> JobCheckpoint:
-    """Raises NotFound: no checkpoint has a value."""
-    valued = [(each, values.of(each.step, each.modified_at.timestamp())) for each in complete]
+def best_checkpoint(
+    complete: Sequence[JobCheckpoint], values: MetricValues, by: Wanted
+) -> JobCheckpoint:
+    """The checkpoint with the best value, of those that tell their step: `last.pt` is overwritten,
+    and so can't stand for the best, as with `keep_best`. Raises NotFound."""
+    valued = [
+        (each, values.of(each.step, each.modified_at.timestamp()))
+        for each in complete
+        if _tells_its_step(each)
+    ]
     found = best_of(valued, by.is_larger)
     if found is None:
-        raise NotFound(f"{by.metric} had no value when the checkpoints were written")
+        raise NotFound(
+            f"no checkpoint has a value of {by.metric}",
+            hint="files without a step in their names, such as last.pt, do not count",
+        )
     return found
+
+
+def _tells_its_step(checkpoint: JobCheckpoint) -> bool:
+    """False for a file with no step in its name or in that of its folder: the step in the list is
+    the one that the job had printed before. Of a folder, the files in it may tell the step."""
+    folder, name = posixpath.split(checkpoint.path)
+    if name.endswith(SUFFIXES):
+        return step_of(name) is not None or step_of(posixpath.basename(folder)) is not None
+    return checkpoint.step is not None
 
 
 def _of_step(complete: Sequence[JobCheckpoint], step: int) -> JobCheckpoint:

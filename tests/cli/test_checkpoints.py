@@ -13,6 +13,7 @@ from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.process
 
+PRUNE = ("prune", "NAME", "--checkpoints", "--keep", "3")
 KILLED_WHILE_IT_SAVES = """
 import os, signal, torch
 folder = os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
@@ -137,6 +138,8 @@ def test_early_checkpoints_are_shown_and_removed(cli: Run, tmp_path: Path) -> No
         (["prune", "NAME"], "belong together"),
         (["prune", "--keep", "3"], "belong together"),
         (["prune", "--checkpoints", "--keep", "3"], "belong together"),
+        ([*PRUNE, "--older", "7d"], "--older and --state choose jobs, not checkpoints"),
+        ([*PRUNE, "--state", "FAILED"], "--older and --state choose jobs, not checkpoints"),
     ],
 )
 def test_a_wrong_line_is_refused_with_the_way_out(

@@ -248,6 +248,9 @@ def prune(
             "NAME, --checkpoints and --keep belong together: prune NAME --checkpoints --keep 3"
         )
     if name is not None and keep is not None:
+        source = ctx.get_parameter_source("older")
+        if state is not None or (source and source.name != "DEFAULT"):
+            ctx.fail("--older and --state choose jobs, not checkpoints: leave them out")
         full = connection.job(name)["name"]
         return _prune_checkpoints(connection, full, keep, dry_run=dry_run, yes=yes)
     latest = datetime.now(timezone.utc) - older
