@@ -93,7 +93,7 @@ def unpack(
 def unpack_stream(stream: Readable, target: str) -> None:
     """Unpack a tar archive without compression, of any size, as it arrives. The same promise, and
     the same errors as `unpack`, and what `stream.read` raises."""
-    with _made_whole(target) as incomplete, _entries(stream) as archive, naming(target):
+    with _made_whole(target) as incomplete, _entries(stream, _BLOCK) as archive, naming(target):
         _extract(archive, os.path.realpath(incomplete), UNLIMITED, UNLIMITED, 0)
 
 
@@ -122,11 +122,12 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
 
 
 @contextlib.contextmanager
-def _entries(stream: Readable) -> Iterator[tarfile.TarFile]:
-    """The archive in a stream. Raises ArchiveRefused if it is damaged."""
+def _entries(stream: Readable, at_once: int = tarfile.RECORDSIZE) -> Iterator[tarfile.TarFile]:
+    """The archive in a stream, of which `at_once` bytes are read at a time. Raises ArchiveRefused
+    if it is damaged."""
     try:
         source = cast(BinaryIO, stream)
-        with tarfile.open(fileobj=source, mode="r|", tarinfo=_Member, bufsize=_BLOCK) as archive:
+        with tarfile.open(fileobj=source, mode="r|", tarinfo=_Member, bufsize=at_once) as archive:
             yield archive
         while stream.read(_BLOCK):  # to the end, where gzip's checksum is
             pass

@@ -69,7 +69,14 @@ ON_A_JOB = sorted(
 
 
 def body(path: str) -> dict[str, Any]:
-    return {"json": {"argv": ["true"]}} if "/sessions/" in path else {}
+    """The part of a valid request that is needed beside the path."""
+    if "/sessions/" in path:
+        return {"json": {"argv": ["true"]}}
+    if path.endswith("/checkpoints/prune"):
+        return {"json": {"keep": 1}}
+    if path.endswith("/checkpoints/archive"):
+        return {"params": {"path": "model-1.pt"}}
+    return {}
 
 
 def test_every_route_is_one_of_those_tested_here() -> None:

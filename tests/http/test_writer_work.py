@@ -236,6 +236,7 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("POST", session, {"json": {"argv": ["x" * 100_000] * 9}}),
         ("PUT", session, {"data": b"x" * 100_000}),
         ("POST", paths.job(name, "cancel"), {}),
+        ("POST", paths.job(name, "checkpoints/prune"), {"json": {"keep": 1}}),
         ("DELETE", paths.job(name), {}),
         ("DELETE", paths.job(name), {"params": {"force": "true"}}),
         ("POST", f"{JOBS}/restart", {"json": {"job_name": name}}),
