@@ -104,13 +104,13 @@ def test_without_records_nothing_is_said() -> None:
 
 def test_a_line_that_a_kill_has_cut_is_left_out() -> None:
     lines = [
-        b'{"pid": 12}\n',
+        b'{"pid": 12, "started": "345"}\n',
         b'{"saved": "/a/last.pt"}\n',
         b'{"weights": 1, "gradients": 2, "state": 3, "rates": [0.1], "random": {}, "batch": null,'
         b' "scale": null, "weights_after": 4, "state_after": 5, "time": 6.5}\n',
         b'{"weights": 4, "grad',
     ]
     found = parse(lines)
-    assert found.pid == 12
+    assert (found.pid, found.started) == (12, "345")
     assert found.saved == {"/a/last.pt"}
     assert [each.weights_after for each in found.steps] == [4]
