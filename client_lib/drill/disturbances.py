@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from client_lib.drill.faults import FROZEN_S, Fault, Moment
-from client_lib.drill.runs import Process, Run
+from client_lib.drill.runs import Run, RunProcess
 from client_lib.drill.saves import Saves
 from client_lib.durable import allocate, free_bytes, size_of
 from client_lib.errors import ClientLibError, Conflict
@@ -75,7 +75,7 @@ def disturb(fault: Fault, run: Run, saves: Saves, limit_s: float) -> None:
         send(ranks, signal.SIGKILL)
 
 
-def _ranks(run: Run) -> list[Process]:
+def _ranks(run: Run) -> list[RunProcess]:
     """The processes of the ranks, at least one. Raises TooLate."""
     try:
         ranks = run.processes()
@@ -88,17 +88,17 @@ def _ranks(run: Run) -> list[Process]:
     return ranks
 
 
-def _launcher(rank: Process) -> Process:
+def _launcher(rank: RunProcess) -> RunProcess:
     """The parent of a rank. Raises TooLate."""
     pid = parent(rank.pid)
-    found = Process.running(pid or 0)
+    found = RunProcess.running(pid or 0)
     # checked last: the rank was alive when its parent was read
     if pid is None or pid <= 1 or not rank.is_alive():
         raise TooLate("the launcher of the worker was not found")
     return found
 
 
-def send(processes: Sequence[Process], signum: int) -> None:
+def send(processes: Sequence[RunProcess], signum: int) -> None:
     """Send a signal to the processes that still run."""
     for process in processes:
         if process.is_alive():
@@ -106,7 +106,7 @@ def send(processes: Sequence[Process], signum: int) -> None:
                 os.kill(process.pid, signum)
 
 
-def _freeze(process: Process) -> None:
+def _freeze(process: RunProcess) -> None:
     send([process], signal.SIGSTOP)
     try:
         time.sleep(FROZEN_S)

@@ -50,14 +50,14 @@ installed: variables that libraries read at their import cost a run the warm poo
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Process(NamedTuple):
+class RunProcess(NamedTuple):
     """A process of this machine. Its number may be given to a foreign process when it has ended."""
 
     pid: int
     started: str
 
     @classmethod
-    def running(cls, pid: int) -> Process:
+    def running(cls, pid: int) -> RunProcess:
         """The process that has this number now."""
         return cls(pid, start_time(pid) or "")
 
@@ -134,17 +134,17 @@ class Run:
             self._lines += text.count(b'"weights_after"')
         return self._lines
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[RunProcess]:
         """The process of each rank that runs, in the order of the ranks. Raises ClientLibError: the
         server does not know the processes."""
         found = {
-            rank: Process(records.pid, records.started)
+            rank: RunProcess(records.pid, records.started)
             for rank, records in self.records().items()
             if records.pid
         }
         if not found:  # a command: the probe is not in it
             found = {
-                each.rank: Process.running(each.processes[0].pid)
+                each.rank: RunProcess.running(each.processes[0].pid)
                 for each in self._job.stacks().ranks
                 if each.processes
             }

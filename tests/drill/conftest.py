@@ -20,6 +20,7 @@ def temporary(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
+    # the folder is kept by `tempfile` since its first use, whatever TMPDIR says
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     for job in client_lib.list_jobs(client=client):

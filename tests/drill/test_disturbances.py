@@ -14,7 +14,7 @@ from client_lib.client import Client
 from client_lib.drill.disturbances import ENDED, TooLate, disturb, reach, send
 from client_lib.drill.faults import Fault, Moment
 from client_lib.drill.folders import ground
-from client_lib.drill.runs import Process, Run, Script
+from client_lib.drill.runs import Run, RunProcess, Script
 from client_lib.drill.saves import Saves
 from client_lib.spec.job import JobSpec
 from tests.kit.waiting import until
@@ -36,7 +36,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_process_that_has_got_the_number_of_a_rank_is_spared(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    meant = Process.running(sleeper.pid)
+    meant = RunProcess.running(sleeper.pid)
     earlier = meant._replace(started=str(int(meant.started) - 1))
     assert not earlier.is_alive()
     send([earlier], signal.SIGKILL)

@@ -112,6 +112,7 @@ def test_an_undisturbed_run_that_does_not_end_is_stopped(
     client: Client, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "slow.py").write_text("import time\ntime.sleep(600)")
+    # the limit is a day
     monkeypatch.setattr(rehearsal, "_UNDISTURBED_LIMIT_S", 0.5)
     spec = JobSpec(script="slow.py", instance_type="cpu.1C.1G")
     with pytest.raises(Conflict, match="has not ended"):
