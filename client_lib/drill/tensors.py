@@ -56,8 +56,7 @@ class _Comparison:
             states = [
                 torch.load(path, map_location="cpu", weights_only=True) for path in (one, other)
             ]
-        # whatever a foreign file raises: its bytes are compared
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  (a foreign file may raise anything)
             if self._storages(one, other, name):
                 self.raw.append("%s (weights_only refuses it: %s)" % (name, _brief(error)))
             return
@@ -68,7 +67,7 @@ class _Comparison:
             from safetensors.torch import load_file  # type: ignore[import-not-found,unused-ignore]
 
             states = [load_file(path) for path in (one, other)]
-        except Exception as error:  # noqa: BLE001  (the same)
+        except Exception as error:  # noqa: BLE001  (a foreign file may raise anything)
             self.raw.append("%s (%s)" % (name, _brief(error)))
             self._bytes(one, other, name)
             return
@@ -77,9 +76,10 @@ class _Comparison:
     def _states(self, one: Any, other: Any, name: str) -> None:
         firsts = dict(_tensors(one, name))
         seconds = dict(_tensors(other, name))
-        for path, tensor in firsts.items():
+        # the tensors of both checkpoints, each once
+        for path in {**firsts, **seconds}:
             self.compared += 1
-            by = _apart(tensor, seconds.get(path))
+            by = _apart(firsts.get(path), seconds.get(path))
             if by:
                 self.differ.append((path, by))
 
@@ -132,17 +132,20 @@ def _tensors(value: Any, path: str, depth: int = 0) -> Iterator[Tuple[str, Any]]
             yield from _tensors(each, "%s.%d" % (path, number), depth + 1)
 
 
-def _apart(one: Any, other: Optional[Any]) -> float:
-    """The largest difference of two tensors."""
-    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+def _apart(one: Optional[Any], other: Optional[Any]) -> float:
+    """The largest difference of two tensors. Infinite: one is None or has another form, or a value
+    is NaN or infinite in one of them alone."""
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return math.inf
     if not one.numel():
         return 0.0
     one, other = one.detach().to_dense(), other.detach().to_dense()
     if one.equal(other):
         return 0.0
-    wide = (one.double() - other.double()).abs().nan_to_num(nan=0.0)
-    return float(wide.max())
+    one, other = one.double(), other.double()
+    is_same = one.eq(other) | (one.isnan() & other.isnan())
+    by = (one - other).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    return float(by.masked_fill(is_same, 0.0).max())
 
 
 def _files(path: str) -> List[str]:

@@ -41,6 +41,27 @@ def test_tensors_are_compared_by_their_names(torch: Any, tmp_path: Path) -> None
     assert list(found.largest) == [("one.pt.model.w", 0.5)]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_no_number_differs_from_any_other(
+    torch: Any, tmp_path: Path, value: float
+) -> None:
+    lost = torch.tensor([1.0, value])
+    assert pair(torch, tmp_path, lost, lost.clone()).differ == 0
+    for one, other in ((lost, torch.ones(2)), (torch.ones(2), lost)):
+        found = pair(torch, tmp_path, one, other)
+        assert (found.compared, found.differ) == (1, 1)
+        assert list(found.largest) == [("one.pt", float("inf"))]
+
+
+def test_a_tensor_of_either_checkpoint_alone_differs(torch: Any, tmp_path: Path) -> None:
+    whole = {"w": torch.ones(3), "m": torch.ones(3)}
+    part = {"w": torch.ones(3)}
+    for one, other in ((whole, part), (part, whole)):
+        found = pair(torch, tmp_path, one, other)
+        assert (found.compared, found.differ) == (2, 1)
+        assert list(found.largest) == [("one.pt.m", float("inf"))]
+
+
 def test_what_weights_only_refuses_is_compared_by_its_storages(torch: Any, tmp_path: Path) -> None:
     found = pair(torch, tmp_path, [Code(), torch.ones(3)], [Code(), torch.zeros(3)])
     assert (found.compared, found.differ) == (1, 1)
