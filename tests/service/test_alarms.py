@@ -26,18 +26,24 @@ NAN = "alarm `nan -> {}`: loss was NaN on rank 1 from step 4"
 
 
 def prints(bench: Bench, job_id: str, attempt: int = 1, bad: str = "nan") -> None:
-    """Rank 0 prints its loss in 9 steps; that of rank 1 is bad from step 4 on."""
+    """Each rank prints its loss in 9 steps; the loss of rank 1 is bad from step 4 on."""
     log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job_id, attempt, 0))
     for step in range(1, 10):
         log.write(f"step {step}/9 loss={1 / step:.3f}", rank=0, at=float(step))
         log.write(f"step {step}/9 loss={bad if step > 3 else 0.5}", rank=1, at=float(step))
 
 
-async def submitted(bench: Bench, **spec: Any) -> str:
-    """A job that runs and prints."""
+async def running(bench: Bench, **spec: Any) -> JobInfo:
+    """A job that runs."""
     job = await bench.submit(name="one", **spec)
     bench.runtime.runs(job.id)
     await bench.until("one", State.RUNNING)
+    return job
+
+
+async def submitted(bench: Bench, **spec: Any) -> str:
+    """A job that runs and prints."""
+    job = await running(bench, **spec)
     prints(bench, job.id)
     return job.id
 
@@ -151,9 +157,7 @@ def test_an_attempt_that_ends_between_two_looks_is_looked_at(bench: Bench) -> No
 
 def test_a_job_whose_script_logs_an_infinite_step_ends(bench: Bench) -> None:
     async def main(service: Service) -> None:
-        job = await bench.submit(name="one", alarm="loss rises for 200 steps -> stop")
-        bench.runtime.runs(job.id)
-        await bench.until("one", State.RUNNING)
+        job = await running(bench, alarm="loss rises for 200 steps -> stop")
         log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job.id, 1, 0))
         for step in (1.0, math.inf):
             line = metric_lines(0, step, {"loss": 0.5})[0]
@@ -166,9 +170,7 @@ def test_a_job_whose_script_logs_an_infinite_step_ends(bench: Bench) -> None:
 
 def test_a_job_whose_log_cannot_be_read_ends(bench: Bench) -> None:
     async def main(service: Service) -> None:
-        job = await bench.submit(name="one", alarm="nan -> stop")
-        bench.runtime.runs(job.id)
-        await bench.until("one", State.RUNNING)
+        job = await running(bench, alarm="nan -> stop")
         directory = log_dir(bench.settings().data_dir / "jobs" / job.id, 1, 0)
         directory.parent.mkdir(parents=True)
         directory.symlink_to(directory)  # to list it is an OSError
@@ -208,9 +210,7 @@ def test_the_pause_after_a_look_that_took_long_has_a_bound(bench: Bench, bounds:
     bounds(alarm_watch, PAUSE_TIMES=1e9)
 
     async def main(service: Service) -> None:
-        job = await bench.submit(name="one", alarm="nan -> notify")
-        bench.runtime.runs(job.id)
-        await bench.until("one", State.RUNNING)
+        job = await running(bench, alarm="nan -> notify")
         log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job.id, 1, 0))
         log.write("step 1/9 loss=1", at=1.0)
         await looks_go_on(bench)
@@ -385,9 +385,7 @@ def test_a_retry_survives_a_restart_of_the_server(bench: Bench) -> None:
 @pytest.mark.parametrize(("rule", "step"), [("loss > 10 for 2 steps -> retry", 3.0)])
 def test_a_loss_that_is_too_high_goes_back_as_well(bench: Bench, rule: str, step: float) -> None:
     async def main(service: Service) -> None:
-        job = await bench.submit(name="one", alarm=rule, max_retry=1)
-        bench.runtime.runs(job.id)
-        await bench.until("one", State.RUNNING)
+        job = await running(bench, alarm=rule, max_retry=1)
         prints(bench, job.id, bad="25.0")
         info = await until(bench, lambda info: info.state is State.RESTARTING)
         assert info.last_good
@@ -412,9 +410,7 @@ def test_an_alert_of_the_script_is_an_event_attention_and_a_message(
     bench: Bench, receiver: Receiver
 ) -> None:
     async def main(service: Service) -> None:
-        job = await bench.submit(name="one", notify=receiver.url)
-        bench.runtime.runs(job.id)
-        await bench.until("one", State.RUNNING)
+        job = await running(bench, notify=receiver.url)
         alerts(bench, job.id, "loss\x1b is high")
         info = await until(bench, is_raised)
         sentence = "alert of rank 1: loss is high: it is 3 times the usual"
@@ -434,9 +430,7 @@ def test_alerts_of_a_job_that_nobody_watches_are_seen_when_asked_for_and_at_its_
     bench: Bench,
 ) -> None:
     async def main(service: Service) -> None:
-        job = await bench.submit(name="one")
-        bench.runtime.runs(job.id)
-        await bench.until("one", State.RUNNING)
+        job = await running(bench)
         alerts(bench, job.id, *map(str, range(30)))
         seen = (await bench.info("one")).attention
         assert len(seen) == 10  # 20 alerts of a worker, two of each title

@@ -97,6 +97,19 @@ def steps_of(found: list[dict[str, float]]) -> list[float]:
     return [values["train/step"] for values in found if "train/step" in values]
 
 
+def closure_of(torch: Any, model: Any, optimizer: Any) -> Callable[[], Any]:
+    """A closure that computes the loss and the gradients of one batch, the same in each call."""
+    data = torch.randn(8, 4)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
 def test_both_sides_use_one_name() -> None:
     assert STEPS_KIND == OBSERVED
 
@@ -169,14 +182,7 @@ def test_optimizers_of_the_backward_pass_are_one(torch: Any, sent: Sent) -> None
 def test_a_closure_is_one_step_whose_gradients_it_makes(torch: Any, sent: Sent) -> None:
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
-    data = torch.randn(8, 4)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = model(data).square().mean()
-        loss.backward()
-        return loss
-
+    closure = closure_of(torch, model, optimizer)
     for _ in range(3):
         optimizer.step(closure)
     found = sent()
@@ -185,7 +191,7 @@ def test_a_closure_is_one_step_whose_gradients_it_makes(torch: Any, sent: Sent) 
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_step_that_a_scaler_skips_is_none(torch: Any, sent: Sent, fused: bool) -> None:
+def test_a_step_that_a_scaler_skips_is_not_counted(torch: Any, sent: Sent, fused: bool) -> None:
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.Adam(model.parameters(), fused=fused, lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -307,13 +313,7 @@ def test_norms_that_are_not_shown_cost_as_much_as_others(torch: Any, bounds: Bou
 def test_nesterov_with_a_closure_has_no_norm(torch: Any, sent: Sent, nesterov: bool) -> None:
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = model(torch.randn(8, 4)).square().mean()
-        loss.backward()
-        return loss
-
+    closure = closure_of(torch, model, optimizer)
     for _ in range(3):
         optimizer.step(closure)
     found = sent()
