@@ -391,7 +391,8 @@ def main() -> None:
         results.append(result)
         fault = training.fault
         what = f"{fault.name}, step {fault.at} | `{fault.rule}`" if fault else "none |"
-        after = "" if fault is None else "never" if result.delay is None else f"{result.delay}"
+        found_after = "never" if result.delay is None else str(result.delay)
+        after = found_after if fault else ""
         false = ", ".join(f"{rule} at {step}" for rule, step in result.false)
         who = f"{training.task}, {training.optimizer}, {training.schedule}"
         print(f"| {who} | {what} | {after} | {false} |", flush=True)

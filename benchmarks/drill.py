@@ -31,7 +31,7 @@ class Case(NamedTuple):
     script: str
     args: tuple[str, ...] = ()
     finding: str = ""
-    """What the drill must name; "": the script is right."""
+    """The finding that the drill must name; "": the script is right."""
 
 
 CASES = {

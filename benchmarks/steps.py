@@ -56,7 +56,8 @@ def step():
     time.sleep(max(0.0, 0.02 - (time.perf_counter() - begin)))
 for _ in range(20):
     step()
-spent, begin = 0.0, time.perf_counter()
+spent = 0.0
+begin = time.perf_counter()
 for _ in range(int(sys.argv[1])):
     step()
 whole = time.perf_counter() - begin
@@ -120,7 +121,7 @@ class Place:
         threading.Thread(target=_drain, args=(fd,), daemon=True).start()
 
     def run(self, script: str, ranks: int, steps: int, way: str) -> list[float]:
-        """What rank 0 prints."""
+        """The numbers that rank 0 prints."""
         (self.folder / "train.py").write_text(script)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

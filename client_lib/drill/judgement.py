@@ -213,7 +213,7 @@ def _verdict(
 
 
 def _had_no_choice(episode: Episode) -> bool:
-    """True if the only checkpoint is the one that the drill has damaged, not the script."""
+    """True if the script had one checkpoint alone, and the drill has damaged it."""
     return episode.fault is Fault.DAMAGED and not episode.files.others
 
 

@@ -132,7 +132,8 @@ class _Probe:
         if self.optimizer is not optimizer:
             return
         # only now: a closure, such as Lightning's, makes the batch and the gradients in the step
-        batch, self.batch = self.batch, None
+        batch = self.batch
+        self.batch = None
         if not self.record:
             return
         weights = self._weights()
@@ -249,7 +250,7 @@ def _begin() -> None:
             began.append(True)
             try:
                 probe.install(torch)
-            except Exception:  # noqa: BLE001  (the same)
+            except Exception:  # noqa: BLE001  (it must not reach the script)
                 probe.write({"error": traceback.format_exc(limit=-3)})
 
     sys.addaudithook(probe.audit)

@@ -217,8 +217,8 @@ def _why(info: JobInfo) -> str:
 
 
 def fields(script: Script, place: RunPlace, records: Path, what: str) -> dict[str, Any]:
-    """The fields of the job of a run: the fields of the user, except for the ones that a drill
-    decides itself."""
+    """The fields of the job of a run: the fields that a drill sets, and all others as the user has
+    set them."""
     spec = script.spec
     given = {name: getattr(spec, name) for name in spec.model_fields_set}
     params = (spec.checkpoint_params or CheckpointParams()).model_dump()

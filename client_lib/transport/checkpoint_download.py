@@ -96,8 +96,8 @@ def best_checkpoint(
 
 
 def _tells_its_step(checkpoint: JobCheckpoint) -> bool:
-    """False for a file with no step in its name or in that of its folder: the step in the list is
-    the one that the job had printed before. Of a folder, the files in it may tell the step."""
+    """False for a file with no step in its own name or in the name of its folder: the list then has
+    the step that the job had printed before. Of a folder, the files in it may tell the step."""
     folder, name = posixpath.split(checkpoint.path)
     if name.endswith(SUFFIXES):
         return step_of(name) is not None or step_of(posixpath.basename(folder)) is not None

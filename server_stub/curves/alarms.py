@@ -425,7 +425,7 @@ class Alarms:
         curves: Mapping[tuple[int | None, str], Points],
         used: Mapping[str, Points],
     ) -> bool:
-        """Read what is new in the curves of a worker; False: not all of it, as there is much."""
+        """Read the new points in the curves of a worker; False: some are left for another call."""
         names: dict[int | None, list[str]] = {}
         for rank, name in curves:
             names.setdefault(rank, []).append(name)

@@ -248,8 +248,8 @@ def _print(found: dict[str, Any]) -> None:
 
 \b
 Files that are there already are not fetched again; repeat an interrupted download to finish it.
-An interrupted download of a checkpoint starts anew: first move away the files and folders of its
-step that are complete.
+An interrupted download of a checkpoint starts from the beginning: first move away the files and
+folders of its step that are complete.
 """
 )
 def download(

@@ -244,7 +244,7 @@ class OptimizerSteps:
             names = list(computed)
             self._values.read(
                 list(computed.values()),
-                lambda numbers: self._write(step, dict(zip(names, numbers))),  # noqa: B905
+                lambda numbers: self._write(step, dict(zip(names, numbers))),  # noqa: B905 (Python 3.8)
             )
 
     def _planned(self, step: int) -> int | None:

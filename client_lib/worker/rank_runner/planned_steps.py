@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LAG_MAX = 2
-"""Most steps by which a scheduler that steps with the optimizer may be behind or ahead of it."""
+"""Most steps by which a scheduler may be behind or ahead of the optimizer with which it steps."""
 
 
 def planned_steps(scheduler: Any, step: int) -> int | None:

@@ -28,7 +28,7 @@ class Sentences(torch.utils.data.Dataset):
 
 
 class Pause(TrainerCallback):
-    """A step takes as long as that of a larger model."""
+    """Makes a step as long as a step of a larger model."""
 
     def on_step_end(self, *_, **__):
         import time
