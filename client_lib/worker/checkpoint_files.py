@@ -3,10 +3,14 @@ process with the rights of the job can't be led elsewhere by a link in a folder 
 
 A request is JSON on stdin, and the answer is JSON on stdout:
 
-    prune  {"folder", "keep", "only"}  checkpoints of earlier steps than the last `keep`: those with
-                                       paths in `only` are removed; null: all are told
-    gone   {"paths"}                   which of these paths are no longer there
-    send   {"path"}                    a checkpoint, as a tar archive in place of JSON
+    prune  {"folder", "keep", "best", "only"}
+             checkpoints of earlier steps than the last `keep`; by `best`, which is `max:METRIC` or
+             `min:METRIC`, the best one stays, too. `only`: paths of the checkpoints to remove;
+             null: nothing is removed, and the answer lists all that could be
+    gone   {"paths"}
+             which of these paths are no longer there
+    send   {"path"}
+             a checkpoint, as a tar archive in place of JSON
 """
 
 import json
@@ -20,7 +24,7 @@ from client_lib.checkpoints import files_of, search, surplus
 from client_lib.launcher_protocol.checkpoint_lines import told
 from client_lib.launcher_protocol.processes import files_in_use
 from client_lib.worker.checkpoint_removal import remove
-from client_lib.worker.checkpoint_values import known_values
+from client_lib.worker.checkpoint_values import known_values, values_of
 
 _MOST = 1000
 """Largest number of checkpoints in an answer."""
@@ -34,7 +38,7 @@ def main(verb: str) -> int:
         send(request["path"], sys.stdout.buffer)
         return 0
     answers: Dict[str, Callable[[], object]] = {
-        "prune": lambda: prune(request["folder"], request["keep"], request["only"]),
+        "prune": lambda: prune(**request),
         "gone": lambda: [path for path in request["paths"] if not os.path.lexists(path)],
     }
     sys.stdout.write(json.dumps(answers[verb]()))
@@ -42,13 +46,16 @@ def main(verb: str) -> int:
     return 0
 
 
-def prune(folder: str, keep: int, only: Optional[List[str]]) -> Dict[str, object]:
-    """Remove the surplus checkpoints whose paths are in `only`, or tell all of them; and why some
-    stay. Paths are as the list of checkpoints tells them."""
+def prune(
+    folder: str, keep: int, best: Optional[str], only: Optional[List[str]]
+) -> Dict[str, object]:
+    """Remove the surplus checkpoints whose paths are in `only`, or list all of them; and say why
+    some stay. Paths are as in the list of checkpoints. Without `best` the best one stays by the
+    metric of an earlier job that has left values in the folder."""
     found = [each for each in search(folder) if each is not None]
     in_use = [os.path.realpath(path) for path in files_in_use()]
-    values = known_values(folder)
-    best = values.best(found) if values else None
+    values = values_of(folder, best) if best else known_values(folder)
+    best_one = values.best(found) if values else None
     goes: List[Tuple[str, Optional[int], int, float]] = []
     stays: Dict[str, str] = {}
     for each in surplus(found, keep)[:_MOST]:
@@ -56,7 +63,7 @@ def prune(folder: str, keep: int, only: Optional[List[str]]) -> Dict[str, object
         path = told(location)
         if only is not None and path not in only:
             continue
-        why = values.why_kept(each, best) if values else ""
+        why = values.why_kept(each, best_one) if values else ""
         if why:
             stays[path] = why
         elif _is_open(os.path.realpath(location), in_use):

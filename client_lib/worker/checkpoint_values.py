@@ -87,24 +87,32 @@ def known_values(folder: str) -> Optional[KnownValues]:
     return known
 
 
+def values_of(folder: str, wanted: str) -> KnownValues:
+    """The values of one metric that a launcher has left in a folder, if it has left some. `wanted`:
+    `max:METRIC` or `min:METRIC`."""
+    word, _, metric = wanted.partition(":")
+    known = KnownValues(metric, word == "max")
+    left = known_values(folder)
+    if left and left.metric == metric:
+        known.of = left.of
+    return known
+
+
 class CheckpointValues:
     """Reads the values of one attempt. Worker 0 has one, if the job has `keep_best`."""
 
     def __init__(self, folder: str, wanted: str, started_at: float) -> None:
         """`folder`: the job's directory for checkpoints. `wanted`: `max:METRIC` or `min:METRIC`.
         `started_at`: start of the ranks, in seconds since 1970."""
-        word, _, metric = wanted.partition(":")
         self._folder = folder
         self._started_at = started_at
         self._values = MetricValues()
         self._begun: Dict[bytes, bytes] = {}
+        self._known = values_of(folder, wanted)
+        self._saved = self._known.of
         # of `avg_loss`, which may be printed as `avg loss`: few lines have it
-        self._word = metric.lower().rpartition("_")[2].encode()
+        self._word = self._known.metric.lower().rpartition("_")[2].encode()
         self._is_held = False
-        before = known_values(folder)
-        self._known = KnownValues(metric, word == "max")
-        if before and before.metric == metric:
-            self._known.of = before.of
 
     def take(self, records: bytes) -> None:
         """Read whole records of the log."""
@@ -136,10 +144,9 @@ class CheckpointValues:
         have now are written to the file."""
         complete = [each for each in found if not each.missing]
         values = {each.path: self._value_now(each) for each in complete}
-        known = {path: valued for path, valued in values.items() if valued}
-        if known != self._known.of:
-            self._known.of = known
-            self._save()
+        self._known.of = {path: valued for path, valued in values.items() if valued}
+        if self._known.of != self._saved and self._save():
+            self._saved = self._known.of
         best = self._known.best(complete)
         self._is_held = best is None and len(early) > 0
         return [each for each in early if not self._known.why_kept(each, best)]
@@ -152,14 +159,19 @@ class CheckpointValues:
             return _Valued(checkpoint.modified, value)
         return known
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Write the file. False: it can't be written, as on a full disk; the next look tries again,
+        and a later attempt keeps the checkpoints that it does not know."""
         saved = {
             "metric": self._known.metric,
             "largest": self._known.is_larger,
             "values": self._known.of,
         }
-        with contextlib.suppress(OSError):  # a full disk: later attempts keep what they don't know
+        try:
             write_file(os.path.join(self._folder, FILE), json.dumps(saved).encode())
+        except OSError:
+            return False
+        return True
 
     def _take_printed(self, text: bytes) -> None:
         if self._word not in text.lower():

@@ -47,7 +47,7 @@ def worker_plan(
         checkpoint_dir="",
         moves_damaged=_moves_damaged(spec),
         keep_checkpoints=spec.checkpoint_params.keep if spec.checkpoint_params else None,
-        keep_best=_keep_best(spec),
+        keep_best=keep_best(spec),
         from_step=spec.checkpoint_params.from_step if spec.checkpoint_params else None,
         last_good=_last_good(attempt.last_good),
         log_file=spec.log_file,
@@ -73,7 +73,7 @@ def _last_good(point: LastGood | None) -> list[float | None] | None:
     return None if point is None else [point.step, point.time.timestamp()]
 
 
-def _keep_best(spec: JobSpec) -> str | None:
+def keep_best(spec: JobSpec) -> str | None:
     """The metric of the best checkpoint with the direction that its name tells."""
     if spec.checkpoint_params is None or spec.checkpoint_params.keep_best is None:
         return None

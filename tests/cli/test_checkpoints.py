@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.worker.checkpoint_values import FILE
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.process
@@ -75,10 +76,10 @@ for step, acc in ((1, 0.5), (2, 0.9), (3, 0.8)):
 """
 
 
-def submit_evaluated(cli: Run, folder: Path, name: str) -> str:
+def submit_evaluated(cli: Run, folder: Path, name: str, *options: str) -> str:
     """An ended job with checkpoints of three steps, the second of which is the best."""
     (folder / "evaluates.py").write_text(SAVES_AND_EVALUATES)
-    done = cli("submit", "-f", "--name", name, str(folder / "evaluates.py"))
+    done = cli("submit", "-f", "--name", name, *options, str(folder / "evaluates.py"))
     assert done.returncode == 0, done.stderr
     return name
 
@@ -125,6 +126,16 @@ def test_early_checkpoints_are_shown_and_removed(cli: Run, tmp_path: Path) -> No
     left = json.loads(cli("checkpoints", name, "-o", "json").stdout)
     assert {each["step"] for each in left} == {3}
     assert "no earlier checkpoints to remove" in cli(*prune).stderr
+
+
+def test_without_the_values_of_its_metric_none_is_removed(cli: Run, tmp_path: Path) -> None:
+    params = ("--checkpoint-params", "keep=3,keep_best=eval/acc")
+    name = submit_evaluated(cli, tmp_path, "best-unknown", *params)
+    found = json.loads(cli("checkpoints", name, "-o", "json").stdout)
+    (Path(found[0]["path"]).parent / FILE).unlink()
+    done = cli("prune", name, "--checkpoints", "--keep", "1", "--yes")
+    assert done.stderr.count("the eval/acc at its step is not known, so it may be the best") == 4
+    assert len(json.loads(cli("checkpoints", name, "-o", "json").stdout)) == 6
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from client_lib.worker.checkpoint_values import FILE
+from client_lib.checkpoints import search
+from client_lib.worker.checkpoint_values import FILE, CheckpointValues
 from client_lib.worker.programs import checkpoints_command
 from tests.checkpoints.kit import save
 
@@ -31,8 +32,11 @@ def asked(verb: str, **request: object) -> bytes:
     return done.stdout
 
 
-def pruned(folder: Path, keep: int, only: list[str] | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(asked("prune", folder=str(folder), keep=keep, only=only))
+def pruned(
+    folder: Path, keep: int, only: list[str] | None = None, best: str | None = None
+) -> dict[str, Any]:
+    answer = asked("prune", folder=str(folder), keep=keep, best=best, only=only)
+    found: dict[str, Any] = json.loads(answer)
     return found
 
 
@@ -99,6 +103,27 @@ def test_the_best_one_stays_by_the_values_that_a_launcher_left(folder: Path) -> 
 def test_a_damaged_file_of_values_is_none(folder: Path, content: str) -> None:
     (folder / FILE).write_text(content)
     assert names(pruned(folder, 2)) == ["step-1.pt", "step-2.pt"]
+
+
+@pytest.mark.parametrize("content", ["", '{"metric": "loss", "largest": false, "values": {}}'])
+def test_without_values_of_its_metric_each_may_be_the_best(folder: Path, content: str) -> None:
+    (folder / FILE).write_text(content)
+    answer = pruned(folder, 2, best="max:acc")
+    assert names(answer) == []
+    assert answer["stays"] == {
+        f"{folder}/step-{step}.pt": "the acc at its step is not known, so it may be the best"
+        for step in (1, 2)
+    }
+
+
+def test_values_that_could_not_be_written_are_written_later(folder: Path) -> None:
+    found = [each for each in search(str(folder)) if each]
+    values = CheckpointValues(str(folder), "max:acc", 0.0)
+    (folder / FILE).mkdir()
+    values.may_go([], found)
+    (folder / FILE).rmdir()
+    values.may_go([], found)
+    assert (folder / FILE).is_file()
 
 
 def test_the_paths_that_are_gone(folder: Path) -> None:

@@ -33,9 +33,13 @@ _THREADS = ThreadPoolExecutor(16, thread_name_prefix="checkpoints")
 class LocalCheckpoints:
     """See server_stub.runtimes.CheckpointFiles."""
 
-    def __init__(self, folder: Path, account: Account | None, python: str) -> None:
-        """`account`: runs the job; None: the server's account. `python`: runs the programs."""
+    def __init__(
+        self, folder: Path, account: Account | None, python: str, best: str | None = None
+    ) -> None:
+        """`account`: runs the job; None: the server's account. `python`: runs the programs. `best`:
+        `max:METRIC` or `min:METRIC`, by which the best one stays; None: the job names none."""
         self._folder = folder
+        self._best = best
         self._python = python
         self._rights: dict[str, Any] = {} if account is None else account.rights
         self._environment = {"PATH": os.defpath, "LC_ALL": "C"}
@@ -47,8 +51,10 @@ class LocalCheckpoints:
         return found
 
     async def prune(self, keep: int, only: Sequence[str] | None) -> Pruned:
-        request = {"folder": str(self._folder), "keep": keep, "only": only}
-        return Pruned(**await finished(_THREADS.submit(self._ask, "prune", request, _REMOVAL_S)))
+        folder = str(self._folder)
+        request = {"folder": folder, "keep": keep, "best": self._best, "only": only}
+        asking = _THREADS.submit(self._ask, "prune", request, _REMOVAL_S)
+        return Pruned(**await finished(asking))
 
     async def read(self, path: str) -> AsyncGenerator[bytes, None]:
         # in threads: uvloop starts no process of another account

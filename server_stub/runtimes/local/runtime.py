@@ -30,6 +30,7 @@ from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.ports import Ports
 from server_stub.runtimes.local.scheduling import Grant, Key, Waiting
 from server_stub.runtimes.local.warm import WarmPools
+from server_stub.runtimes.plan import keep_best
 from server_stub.runtimes.tasks import Tasks
 from server_stub.worker_gateway.worker import StackDump
 
@@ -82,7 +83,8 @@ class LocalRuntime:
 
     def checkpoint_files(self, attempt: Attempt) -> LocalCheckpoints:
         folder = plan.checkpoint_dir(attempt)
-        return LocalCheckpoints(folder, self._host.account(attempt.owner), self._options.python)
+        account = self._host.account(attempt.owner)
+        return LocalCheckpoints(folder, account, self._options.python, keep_best(attempt.spec))
 
     def render(self, attempt: Attempt) -> Manifest:
         return self._host.render(attempt)
