@@ -214,7 +214,8 @@ def _verdict(
 
 def _had_no_choice(episode: Episode) -> bool:
     """True if the script had one checkpoint alone, and the drill has damaged it."""
-    return episode.fault is Fault.DAMAGED and not episode.files.others
+    files = episode.files
+    return episode.fault is Fault.DAMAGED and bool(files.cut) and not files.others
 
 
 def _of_saves(episode: Episode, lost: int | None, *, is_anew: bool) -> list[Finding]:

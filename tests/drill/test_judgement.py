@@ -100,6 +100,8 @@ def test_the_only_checkpoint_may_be_damaged_by_the_drill_alone() -> None:
     found = judge(episode(seen(), Fault.DAMAGED, files=only), UNDISTURBED)
     assert found.verdict is DrillVerdict.SAME
     assert "only checkpoint" in found.notes[0]
+    none = judge(episode(seen(), Fault.DAMAGED, files=Files()), UNDISTURBED)
+    assert (none.verdict, whats(none)) == (DrillVerdict.NOT_RESUMED, ["nothing is saved"])
     several = only._replace(others=2)
     found = judge(episode(seen(), Fault.DAMAGED, files=several), UNDISTURBED)
     assert found.verdict is DrillVerdict.NOT_RESUMED
