@@ -213,7 +213,7 @@ def seconds(info: JobInfo) -> float:
 def _why(info: JobInfo) -> str:
     failure = info.failure
     text = (failure.exception if failure else None) or info.message or str(info.reason)
-    return (text.strip().splitlines() or [""])[-1][:300]
+    return _last_line(text)[:300]
 
 
 def fields(script: Script, place: RunPlace, records: Path, what: str) -> dict[str, Any]:
@@ -270,10 +270,14 @@ def compare_tensors(python: str, one: Path, other: Path) -> Tensors:
         raise Conflict(f"the comparison of {one} took longer than {_COMPARE_S:g} s") from late
     found: Mapping[str, Any] = _json(done.stdout, {})
     if not found:
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-        raise Conflict(f"{one} and {other} can't be compared: {last}")
+        last = _last_line(done.stderr.decode(errors="replace"))
+        raise Conflict(f"{one} and {other} can't be compared: {last or 'no output'}")
     largest = [(str(name), float(by)) for name, by in found["largest"]]
     return Tensors(found["compared"], found["differ"], largest, found["raw"])
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
 
 
 def _json(text: bytes, otherwise: Any) -> Any:
