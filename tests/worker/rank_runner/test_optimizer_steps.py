@@ -97,6 +97,17 @@ def steps_of(found: list[dict[str, float]]) -> list[float]:
     return [values["train/step"] for values in found if "train/step" in values]
 
 
+def run_ranked(script: Path, lines: Lines) -> subprocess.CompletedProcess[str]:
+    """Run a script under the rank runner, to its end."""
+    return subprocess.run(
+        [sys.executable, str(RUNNER), str(script)],
+        env={**os.environ, "CLIENT_LIB_METRICS": str(lines.path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
 def closure_of(torch: Any, model: Any, optimizer: Any) -> Callable[[], Any]:
     """A closure that computes the loss and the gradients of one batch, the same in each call."""
     data = torch.randn(8, 4)
@@ -430,13 +441,7 @@ def test_an_error_of_the_hooks_is_one_line_and_none_of_the_script(
         "    optimizer.step()\n"
         "print('ended')\n"
     )
-    run = subprocess.run(
-        [sys.executable, str(RUNNER), str(script)],
-        env={**os.environ, "CLIENT_LIB_METRICS": str(lines.path)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    run = run_ranked(script, lines)
     assert (run.returncode, run.stdout) == (0, "ended\n")
     ours = [line for line in run.stderr.splitlines() if line.startswith("client_lib: ")]
     assert ours == ([f"{NOT_OBSERVED} (RuntimeError: {error})"] if told else [])
@@ -458,12 +463,6 @@ def test_a_torch_that_refuses_the_hooks_is_imported(lines: Lines, tmp_path: Path
     )
     script = tmp_path / "train.py"
     script.write_text("import torch\nprint('ended')\n")
-    run = subprocess.run(
-        [sys.executable, str(RUNNER), str(script)],
-        env={**os.environ, "CLIENT_LIB_METRICS": str(lines.path)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    run = run_ranked(script, lines)
     assert (run.returncode, run.stdout) == (0, "ended\n"), run.stderr
     assert run.stderr == f"{NOT_OBSERVED} (TypeError: no hooks)\n"
